@@ -1,17 +1,18 @@
 """Compare all-reduces of every algorithm with the library's and with a copy of the buffer.
 
-Each candidate's sum is verified, to the element, before it is timed; ``allreduce_rows`` lists the
-candidates. They run on one host, and between hosts, real or pretended. Two bandwidths are usual:
+Each candidate's sum is verified, element by element, before it is timed; ``allreduce_rows`` lists
+the candidates. They run on one host, and between hosts, real or pretended. Two bandwidths are
+usual:
 
 - *algbw*, the bytes of the vector over the time, as the caller sees it;
 - *busbw*, algbw·2(p − 1)/p: the traffic on a wire that carries the minimum of any all-reduce.
   It can be compared between numbers of ranks, and with the speed of the wire.
 
-Between hosts a ring takes 2(p − 1)/p·nβ at least. **Which β**: in a ring every rank sends and
-receives at the same time, and where ranks share cores, memory or a wire each gets a smaller part
-than a pair of ranks alone would. So β is that of ``exchange``, in which each rank sends n bytes to
-the next one while it receives n from the last: nβ is its time, measured in the same rounds. The
-time for combining (γ) is additional and counts as the ring's.
+Between hosts a ring takes at least 2(p − 1)/p·nβ. **Which β**: in a ring every rank sends and
+receives at the same time. Where ranks share cores, memory or a wire each gets less than a pair of
+ranks alone would. So β is that of ``exchange``, in which each rank sends n bytes to the next one
+while it receives n from the previous one: nβ is its time, measured in the same rounds. The time for
+combining (γ) is additional and counts as the ring's.
 """
 
 from __future__ import annotations
@@ -63,26 +64,26 @@ HOSTS = (1, 2, 4)
 _PRETENDED_FROM = _M
 #: Largest vector: a schedule may need a few more of that size as workspace.
 LARGEST = 1 << 30
-#: Budget in seconds of all turns of a candidate of ``KEY``, and its smallest number of turns; then
-#: the same for other candidates. Slow calls, such as the library's with more ranks than cores,
-#: have fewer turns, so that the benchmark ends.
+#: Seconds for all turns of a candidate of ``KEY``, and its fewest turns; then the same for other
+#: candidates. Slow calls, such as the library's with more ranks than cores, have fewer turns, so
+#: that the benchmark ends.
 _KEY_S, _KEY_LEAST = 1.0, 5
 _OTHER_S, _OTHER_LEAST = 0.1, 2
 #: The same between hosts, where a call takes longer: three turns have a median.
 _BETWEEN_S, _BETWEEN_LEAST = 0.5, 3
-#: Between hosts ``auto`` chooses by these times. So candidates that take at most that many times as
-#: long as the fastest have more rounds, that many times as many, of the budget of ``KEY`` each.
+#: Between hosts ``auto`` chooses by these times. So candidates that take at most ``_NEAR`` times as
+#: long as the fastest have ``_MORE_ROUNDS`` times as many rounds, with the budget of ``KEY`` each.
 _NEAR, _MORE_ROUNDS = 1.25, 3
-#: A candidate is left out from the size on at which a call would take longer, if it takes as long
-#: a byte as before: with more ranks than cores a call of MPICH's own with 1 MB was seen to take
-#: 5 s, and one with 64 MB takes as many minutes.
+#: A candidate is left out from the size at which a call would take longer than this, if its time
+#: per byte stays the same. With more ranks than cores a call of MPICH's own with 1 MB was seen to
+#: take 5 s, and one with 64 MB takes as many minutes.
 _LONG_S = 4.0
 #: Seconds that all layouts share.
 LIMIT_S = 240.0
 
 
 def sizes_on(layout: Layout, sizes: Sequence[int]) -> list[int]:
-    """Return the sizes to measure on a layout: the large ones, if any, of pretended hosts."""
+    """Return the sizes to measure on a layout: if hosts are pretended, only large ones, if any."""
     large = [nbytes for nbytes in sizes if nbytes >= _PRETENDED_FROM]
     return list(large if layout.pretended and large else sizes)
 
@@ -99,9 +100,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Verify and measure every candidate; collective.
 
-    Each layout has an equal share of the time that is left. It ends with the size before the one
-    with which the share would be exceeded, if that takes as long as the last one; the first size
-    is always measured.
+    Each layout has an equal share of the remaining time. It ends before the size that would exceed
+    the share, if that size takes as long as the previous one. The first size is always measured.
 
     Args:
         comm: all ranks.
@@ -110,7 +110,7 @@ def measure(
         sizes: bytes of the float32 vector, each a multiple of 4.
         rounds: number of turns of each candidate; some have fewer at large sizes.
         limit_s: seconds that all layouts share.
-        say: called on rank 0 with a line about whatever is left out.
+        say: called on rank 0 with a line about everything left out.
 
     Returns:
         On rank 0 the rows, see ``rows_of``; elsewhere an empty list.
@@ -152,11 +152,11 @@ def measure(
 
 
 def _endless(last: Outcome | None, nbytes: int) -> dict[Name, float]:
-    """Return the candidates that would take too long, and about how many seconds a call.
+    """Return the candidates that would take too long, and the estimated seconds of a call.
 
     Args:
-        last: of the size before; None if there was none, or this rank did not take part.
-        nbytes: the size that comes next.
+        last: of the previous size; None if there was none, or this rank did not take part.
+        nbytes: the next size.
     """
     if last is None:
         return {}
@@ -203,7 +203,7 @@ def _race(
 
 
 def near_of(found: Readings[Name]) -> list[Name]:
-    """Return the candidates between which a choice is not clear yet, and ``auto``.
+    """Return the candidates between which the choice is not clear yet, and ``auto``.
 
     >>> times = {"ring": 1.0, "tree": 1.2, "root": 1.3, "auto": 1.3, "exchange": 0.1}
     >>> row = {Name(algorithm, WINDOW): seconds for algorithm, seconds in times.items()}
@@ -294,7 +294,7 @@ class _Buffers:
             library's own call is skipped: it may take seconds.
 
         Raises:
-            ProtocolError: on every rank, if one has a wrong sum.
+            ProtocolError: on every rank, if a call gives a wrong sum.
         """
         mine = np.zeros(len(calls), np.int64)
         wrong: list[ProtocolError] = []
@@ -307,7 +307,7 @@ class _Buffers:
             mine[place] = self._communicator.bytes_sent - before
             try:
                 check(name, call.result, call.wanted, self._comm.rank)
-            except ProtocolError as error:  # the others go on to the next call
+            except ProtocolError as error:  # the other ranks continue with the next call
                 wrong.append(error)
         with raise_on_all(self._comm):
             if wrong:
@@ -327,13 +327,13 @@ class _Buffers:
 
 
 def _exchange(comm: MPI.Comm, given: FloatArray, result: FloatArray, most: int) -> None:
-    """Send to the next rank while receiving from the last, as a ring does.
+    """Send to the next rank while receiving from the previous one, as in a ring.
 
     Args:
         comm: the ranks.
-        given: what this rank sends.
-        result: where it receives.
-        most: bytes of a message at most.
+        given: the array that this rank sends.
+        result: the array that it receives into.
+        most: the most bytes of a message.
     """
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     requests = [comm.Isend(piece, after) for piece in pieces(given, most)]
@@ -346,12 +346,12 @@ def check(name: Name, result: FloatArray, wanted: FloatArray, rank: int) -> None
 
     Args:
         name: of the call, for the message.
-        result: what this rank ended with.
-        wanted: the right elements, repeated as often as they fit into ``result``.
+        result: the array that this rank ended with.
+        wanted: the right elements, repeated to the length of ``result``.
         rank: this rank, for the message.
 
     Raises:
-        ProtocolError: if one is wrong.
+        ProtocolError: if an element is wrong.
     """
     at = first_difference(result, wanted)
     if at is not None:

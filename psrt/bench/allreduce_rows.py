@@ -3,7 +3,7 @@
 =================  ============================================================================
 algorithm          description
 =================  ============================================================================
-``MPI.Allreduce``  the library's, blocking and in place on a plain array: the yardstick
+``MPI.Allreduce``  the library's, blocking and in place on a plain array: the baseline
 ``auto``           the choice of ``Communicator`` by the machine's costs
 ``node``, NAME …   the algorithms of ``Communicator`` by their names
 ``mpi``            the library's again, called by ``Communicator`` with its check of signatures
@@ -11,9 +11,9 @@ algorithm          description
 ``exchange``       every rank sends the vector to the next one while it receives from the last
 =================  ============================================================================
 
-Small calls are timed in two patterns, since programs use both and the ranking of candidates can
-differ between them: **back to back**, where a fast rank begins the next call while others finish
-the last one, and each **after a barrier**, like a step of training that all ranks reach at once.
+Small calls are timed in two patterns, since programs use both and candidates may rank differently
+in them: **back to back**, where a fast rank begins the next call while others finish the previous
+one, and each **after a barrier**, like a step of training that all ranks reach at once.
 Each is compared with ``MPI.Allreduce`` in the same pattern.
 
 They sum whole numbers, whose sum is exact in any order, so every result is checked.
@@ -42,7 +42,7 @@ BACK_TO_BACK, AFTER_BARRIER = "back to back", "after a barrier"
 
 
 class Name(NamedTuple):
-    """Which candidate."""
+    """The name of a candidate."""
 
     algorithm: str
     buffer: str
@@ -58,7 +58,7 @@ KEY: tuple[Name, ...] = (
 SMALL = 64 << 10
 #: Between hosts, above this, only ``KEY`` is measured.
 LARGEST_BETWEEN = 16 << 20
-#: Of hosts with several ranks each, these are tried between them.
+#: If hosts have several ranks each, only these are tried between them.
 _BETWEEN = ("ring", "segmented-ring", "double-tree", "butterfly", "halving-doubling")
 
 
@@ -76,7 +76,7 @@ class Outcome:
 
 
 def names(layout: Layout, nbytes: int) -> Iterator[Name]:
-    """Yield the candidates on a layout, the yardstick first."""
+    """Yield the candidates on a layout, the baseline first."""
     plain = [Name(LIBRARY, PLAIN), Name(AUTO, WINDOW), Name(AUTO, PLAIN)]
     yield from plain
     if nbytes <= SMALL:
@@ -100,16 +100,16 @@ def rows_of(outcome: Outcome, costs: MachineCosts) -> list[dict[str, Any]]:
     """Return a row for each candidate.
 
     ``seconds`` are medians with quartiles; ``algbw`` and ``busbw`` bytes per second of the median;
-    ``sent`` bytes counted, of each rank; ``predicted_s`` by the costs; ``over_library`` how many
-    times faster than ``MPI.Allreduce`` in the same pattern, round by round; ``over_copy`` the share
-    of ``copyto``'s speed; ``over_wire`` how many times 2(p − 1)/p·nβ it took, and ``over_bound``
-    how many times that and (p − 1)/p·nγ. None where there is no such thing.
+    ``sent`` the counted bytes of each rank; ``predicted_s`` the time by the costs. ``over_library``
+    is the speed relative to ``MPI.Allreduce`` in the same pattern, round by round; ``over_copy``
+    that relative to ``copyto``. ``over_wire`` is the time relative to 2(p − 1)/p·nβ, ``over_bound``
+    that relative to it plus (p − 1)/p·nγ. A figure that does not exist is None.
     """
     return [_row(outcome, name, costs) for name in outcome.sent]
 
 
 def measured_by(rows: Iterable[Row]) -> Iterator[Measured]:
-    """Yield what `choose` compares: the times between real hosts of all that it may choose."""
+    """Yield the input of `choose`: the times between real hosts of all that it may choose."""
     for row in rows:
         hosts = (row["ranks"] // row["hosts"],) * row["hosts"]
         chooses = row["algorithm"] in ALL_REDUCES and row["algorithm"] != AUTO
@@ -180,7 +180,7 @@ def as_text(rows: Sequence[Row]) -> str:
         "of limit: the share of copyto's speed; between hosts, of that of 2(p − 1)/p exchanges",
     ]
     if any(row["over_library"] is None and row["busbw"] is not None for row in rows):
-        parts.append("× MPI.Allreduce -: that was left out, or had no turn in the same round")
+        parts.append("× MPI.Allreduce -: it was left out, or had no turn in the same round")
     if any(row["pretended"] for row in rows):
         parts.append("hosts *: ranks of one host, treated as separate hosts with MPI between them")
     if any(row["hosts"] > 1 and row["bytes"] > LARGEST_BETWEEN for row in rows):
@@ -202,7 +202,7 @@ def _scaled(key: str, scale: float, digits: int) -> Any:
 
 
 def _sent(row: Row) -> str:
-    """Return what ranks sent, the least and the most if they differ.
+    """Return the bytes that ranks sent, the least and the most if they differ.
 
     >>> _sent({"sent": [4096, 4096]}), _sent({"sent": [0, 4096]}), _sent({"sent": None})
     ('4 KiB', '0 B .. 4 KiB', '-')
@@ -216,7 +216,7 @@ def _sent(row: Row) -> str:
 def _of_limit(row: Row) -> str:
     """Return the share of the speed of a copy, or between hosts of 2(p − 1)/p·n on the wire.
 
-    Neither is a limit of small calls, which take the time of messages and not of bytes.
+    Neither limits small calls, which take the time of messages, not of bytes.
     """
     if row["bytes"] <= SMALL:
         return "-"
@@ -250,8 +250,8 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-#: Elements i and j of a rank are alike only if i - j is a multiple of this prime, so chunks that
-#: change places do not go unnoticed.
+#: Elements i and j of a rank are equal only if i - j is a multiple of this prime, so swapped chunks
+#: are noticed.
 _PERIOD = 1021
 _TILE = 64 * _PERIOD
 #: The largest sum is below 2²⁴, up to which float32 is exact.
@@ -262,7 +262,7 @@ class WholeNumbers:
     """The contribution of each rank, and the result required of all.
 
     Rank r gives ``(r + 1)·(i mod 1021) + r`` as its element i, so a contribution that is lost,
-    doubled, or another rank's changes the sum.
+    doubled, or replaced by another rank's changes the sum.
     """
 
     def __init__(self, ranks: int) -> None:

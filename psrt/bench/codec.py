@@ -1,4 +1,4 @@
-"""Codecs on one core: how fast, how small, how far off. No MPI."""
+"""Codecs on one core: their speed, size and error. No MPI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from psrt.codec.randomness import draws
 from psrt.core.arrays import ITEMSIZE, Bytes, Vector
 from psrt.core.progress import PROGRESS
 
-#: Knobs other than the defaults: what a threshold sends depends on the numbers, here 1 %.
+#: Knobs other than the defaults: the elements above a threshold depend on the numbers, here 1 %.
 _KNOBS: dict[str, dict[str, Any]] = {"threshold": {"threshold": 2.5758}}
 #: Squared error over the squared length of normal numbers, as published (docs/compression.md
 #: names the papers) or by the codec's definition.
@@ -54,10 +54,10 @@ def _row(name: str, vector: Vector, rounds: int) -> dict[str, Any]:
     row = replace(CODECS[name], **knobs)
     codec, sender = row.codec(n, matrices=matrices), row.encoder(n, matrices=matrices)
     for it in (codec, sender):
-        it.begin_epoch(1 << 20)  # behind every warm-up
+        it.begin_epoch(1 << 20)  # after every warm-up
     generator, out = draws(0, 0, 0, 0), np.empty_like(vector)
     others = itertools.cycle([vector, *(np.roll(vector, n // 4 * i) for i in (1, 2, 3))])
-    # Of a codec with a state, what a vector comes back as is that of the first one.
+    # The error of a codec with a state is that of its first vector.
     frame = codec.encode(vector, generator).copy()
     codec.decode(frame, out)
     lost = out.astype(np.float64) - vector
@@ -82,7 +82,7 @@ def _candidates(
     generator: np.random.Generator,
     out: Vector,
 ) -> dict[str, Callable[[], object]]:
-    """Return what is measured, by name; what keeps something back is given one after another."""
+    """Return the calls to time, by name; those that keep something back get vectors in turn."""
     return {
         "copy": lambda: np.copyto(out, vector),
         "encode": lambda: codec.encode(vector, generator),
@@ -92,9 +92,9 @@ def _candidates(
 
 
 def _race(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[str, Any]:
-    """Return the seconds of each candidate, of each of its turns the best of three calls.
+    """Return the seconds of each candidate; a turn counts as the best of three calls.
 
-    ``copies`` is what encoding and decoding take in units of a copy, in the same turns.
+    ``copies`` is the time of encoding and decoding in units of a copy, in the same turns.
     """
     readings: dict[str, list[float]] = {name: [] for name in (*candidates, "copies")}
     for call in candidates.values():

@@ -1,8 +1,8 @@
-"""On which links a codec pays: by formula, and confirmed in virtual time. No MPI.
+"""The links on which a codec pays: by formula, and confirmed in virtual time. No MPI.
 
-Times of a step of W workers whose links pass B bytes a second each way. v are the bytes of a
-vector, f those of a frame, E and D the seconds of encoding and decoding a vector; all that one rank
-encodes and decodes follows one after another, on one core.
+The formulas are the times of a step of W workers whose links pass B bytes per second each way. v is
+the bytes of a vector, f those of a frame, E and D the seconds of encoding and decoding a vector.
+All that one rank encodes and decodes happens one after another, on one core.
 
 **Pushes** into one server, which decodes one frame while the next one arrives. Replies are the same
 with and without a codec:
@@ -12,9 +12,9 @@ vectors               W·v/B
 frames                E + max(W·f/B + D, f/B + W·D)
 ====================  ====================================================
 
-**All-reduce**: a ring of vectors, or frames in two phases, in chunks of a W-th: e, d = E/W, D/W
-for each, and c = f/(W·B) on the wire. While a rank encodes the next chunk, the last one is under
-way. A rank adds contributions in the order of the ranks, so the last rank waits for the one that
+**All-reduce**: a ring of vectors, or frames in two phases, in W chunks: e, d = E/W, D/W for each
+chunk, and c = f/(W·B) on the wire. While a rank encodes the next chunk, the last one is in
+flight. A rank adds contributions in rank order, so the last rank waits for the contribution that
 arrives last before it adds any. A mean is decoded while the next one arrives:
 
 ====================  ====================================================
@@ -23,15 +23,15 @@ contributions         max(E, e + (W − 1)·c, E − e + c) + D
 means                 e + max((W − 1)·c + d, max(c, d) + (W − 1)·d)
 ====================  ====================================================
 
-**Gathered**, by a codec that does not go in two phases: all frames go to all, whose last rank waits
-for the first one's before it adds any:
+**Gathered**, by a codec that does not go in two phases: all frames go to all, and the last rank
+waits for the frame of the first one before it adds any:
 
 ====================  ====================================================
 frames                E + (W − 1)·f/B + W·D
 ====================  ====================================================
 
-Latencies are the same with and without a codec. Accuracy is not in it: a codec that pays here may
-still need more steps.
+Latencies are the same with and without a codec. Accuracy is not considered: a codec that pays here
+may still need more steps.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from psrt.core.ways import Way
 from psrt.job.virtual import simulate
 from psrt.simulation import SimulationCosts
 
-#: Numbers of workers for which the link's speed is told.
+#: Numbers of workers for which the link's speed is shown.
 WORKERS = (4, 16, 64)
-#: Simulated are links that are that much slower, where the codec must win, and faster.
+#: Links slower by this factor are simulated, where the codec must win, and faster ones.
 MARGIN = 1.1
 TITLE = (
     "Gbit/s of a link below which a codec pays; simulated on links 10 % slower and faster, "
     "? where that does not say the same"
 )
-#: Bytes per second between which a limit is looked for.
+#: Bytes per second between which a limit is searched.
 _SLOWEST, _FASTEST = 1.0, 1e15
 
 
 class Reading(NamedTuple):
-    """What was read of a codec."""
+    """The readings of a codec."""
 
     #: Bytes of a vector, and of its frame.
     vector: float
@@ -104,7 +104,7 @@ def gather_seconds(it: Reading, workers: int, bandwidth: float) -> tuple[float, 
 
 #: Vectors and frames of one kind: by formula.
 _Seconds = Callable[[Reading, int, float], tuple[float, float]]
-#: What a row says by, and the mode and flags of the simulated job.
+#: By key of a row, its formula, and the mode and flags of the simulated job.
 KINDS: dict[str, tuple[_Seconds, dict[str, Any]]] = {
     "push": (push_seconds, {"mode": "sync", "servers": 1, "shards_per_server": 1}),
     "all_reduce": (sum_seconds, {"mode": "allreduce:overlap=false"}),
@@ -112,7 +112,7 @@ KINDS: dict[str, tuple[_Seconds, dict[str, Any]]] = {
 
 
 def gathers(codec: str) -> bool:
-    """Return whether all ranks gather the frames of a codec where nobody asks for another way."""
+    """Return whether all ranks gather the frames of a codec by default."""
     ways = CODECS[codec].ways
     return Way.GATHERED in ways and Way.TWO_PHASES not in ways
 
@@ -136,10 +136,10 @@ def simulated(
     """Return the virtual seconds of a step without a codec and with it.
 
     Args:
-        name: of the codec. Where the length of its frames depends on the numbers or on matrices, of
-            which there are none, random-k stands in, with frames of that length.
+        name: of the codec. If the length of its frames depends on the numbers or on matrices, which
+            do not exist here, random-k replaces it, with frames of that length.
         n: elements of a vector.
-        it: what was read.
+        it: its readings.
         workers: W.
         bandwidth: of each rank's link.
         flags: of the job.
@@ -150,7 +150,7 @@ def simulated(
     if row.takes_matrices or row.codec(n).nbytes is None:
         coded = {"codec": RandomK(density=it.frame / it.vector)}
     elif row.feeds_back:
-        coded["error_feedback"] = False  # that is read with it
+        coded["error_feedback"] = False  # its time is in the reading
     times = CodecTimes(Line(0.0, it.encode / n), Line(0.0, it.decode / n))
     costs = SimulationCosts(
         compute=lambda rank, rng: 0.0,
@@ -174,7 +174,7 @@ def simulated(
 def limits(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the limits of each codec and number of workers, in bits per second.
 
-    With each its confirmation: how many times as fast as without the codec a simulated step is on
+    Each has its confirmation: the speed of a simulated step relative to one without the codec, on
     two links, one slower by ``MARGIN`` and one faster.
     """
     return [_limits(row, workers) for row in rows for workers in WORKERS]
@@ -204,7 +204,7 @@ def is_confirmed(gains: Sequence[float]) -> bool:
 
 
 def table(found: Sequence[Row]) -> str:
-    """Return the limits as a table, one line a codec; what was not confirmed is marked."""
+    """Return the limits as a table, one line per codec; unconfirmed ones are marked."""
     by_codec: dict[str, dict[tuple[str, int], Row]] = {}
     for it in found:
         by_codec.setdefault(it["codec"], {}).update({(kind, it["workers"]): it for kind in KINDS})

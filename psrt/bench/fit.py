@@ -11,11 +11,11 @@ Each constant is the slope or the intercept of a straight line through readings:
 α and β are those of an exchange, not of a ping-pong, because a step of a schedule is an exchange: a
 rank of a ring sends and receives at once, and if the two share a wire or a core β is larger.
 
-Times reach from microseconds to tens of milliseconds. Least squares of plain differences would
-fit only the largest, so *relative* differences are used: each equation is divided by its time.
-No constant may be negative; one that is negative in the best fit becomes 0 and the rest is fitted
-without it, as in Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23 (with two
-unknowns all subsets can simply be tried).
+Times reach from microseconds to tens of milliseconds. Least squares of plain differences would fit
+only the largest, so *relative* differences are used: each equation is divided by its time.
+No constant may be negative. A constant that is negative in the best fit becomes 0, and the rest is
+fitted without it, as in Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23 (with
+two unknowns all subsets can simply be tried).
 """
 
 from __future__ import annotations
@@ -136,15 +136,15 @@ def fit_machine(readings: Readings, cores: int) -> Fitted:
     return Fitted(MachineCosts(**links, node=node, cores=cores, measured=library), fits)
 
 
-#: The largest values that a machine with nothing else to do has, in seconds: far above what is
-#: measured on one, and below a turn of the kernel's scheduler, which is what a busy one measures.
+#: The largest values on an otherwise idle machine, in seconds: far above what is measured on one,
+#: and below a turn of the kernel's scheduler, which is what a busy machine measures.
 _MOST_S = {"inside": 300e-6, "between": 50e-3, "node": 1e-3}
 #: Typical relative error above which a line has little to do with its readings.
 _LOOSE = 0.6
 
 
 def doubt(fitted: Fitted) -> str | None:
-    """Return why costs are none of this machine's; None if there is no reason to think so."""
+    """Return why the costs are probably not this machine's; None if nothing suggests that."""
     values = _values(fitted.costs)
     for what, name, place, scale in _CONSTANTS:
         fit = fitted.fits.get(name)

@@ -23,7 +23,7 @@ EXCHANGES = (64, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 8 << 20)
 FOLDS = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 #: Bytes of the vectors of all-reduces.
 VECTORS = tuple(1 << power for power in range(10, 26, 2))
-#: Seconds that all turns of one size of one of them may take.
+#: Seconds for all turns of one call of one size.
 _BUDGET_S = 0.25
 
 
@@ -101,7 +101,7 @@ def _all_reduces(
         for nbytes in sizes:
             n = nbytes // 4
             calls["node", nbytes] = partial(communicator.all_reduce, window[:n], "sum", "node")
-            # As ``auto`` would call it: with the check of who calls what.
+            # As ``auto`` would call it: with the check that all ranks make the same call.
             calls["library", nbytes] = partial(communicator.all_reduce, plain[:n], "sum", "mpi")
         return _medians(comm, calls, rounds)
 

@@ -1,8 +1,8 @@
 """Time candidates against each other: interleaved, in one run, by the slowest rank.
 
 A machine's speed drifts by more than the differences worth knowing. So candidates take turns, round
-by round, and what is compared was read within moments of each other. A turn makes a call as often
-as fills it, so that neither the clock nor the meeting before it shows.
+by round, and compared readings are moments apart. A turn repeats a call until the turn is full, so
+that neither the clock nor the meeting before it shows.
 
 The ranks of a race are laid out on hosts, real or pretended. Pure: ``RankTrack`` knows of MPI.
 """
@@ -20,16 +20,16 @@ from psrt.core.errors import ConfigError
 from psrt.core.progress import PROGRESS
 
 Key = TypeVar("Key", bound=Hashable)
-#: Makes that many calls in a row and returns the seconds that count on this rank, in all: 0 where
-#: its time does not, as a server's.
+#: Makes the given number of calls in a row and returns the seconds that count on this rank, in all:
+#: 0 on a rank whose time does not count, such as a server.
 Run = Callable[[int], float]
-#: Calls that are tried in a row to find out what one takes, each as long as one is believed to take
-#: less than that many seconds. One alone may be of a rank that had no core just then.
+#: Trials to find the time of a call: the number of calls in a row, made if a call is believed to
+#: take less than these seconds. One call alone may have had no core just then.
 _TRIALS = ((1, math.inf), (10, 10e-3), (100, 200e-6))
 
 
-#: Factor by which a budget may be exceeded for the sake of ``Candidate.least``, or by turns that
-#: take longer than the trials.
+#: Factor by which a budget may be exceeded, for ``Candidate.least`` or by turns that take longer
+#: than the trials.
 _STRETCH = 4
 
 
@@ -41,14 +41,14 @@ class Candidate:
     run: Run | None
     #: Seconds that all its turns together may take.
     budget_s: float = math.inf
-    #: Turns that it has in any case, as far as there are rounds and they take no more than
+    #: Turns that it has in any case, unless there are fewer rounds or they take more than
     #: ``_STRETCH`` budgets.
     least: int = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a turn is to be, in seconds, and the fewest and the most calls in it."""
+    """The length of a turn, in seconds, and the fewest and the most calls in it."""
 
     turn_s: float = 4e-3
     fewest: int = 1
@@ -56,7 +56,7 @@ class Pace:
 
 
 class Track(Protocol):
-    """Where a race is held: among ranks, or in one process."""
+    """The place of a race: among ranks, or in one process."""
 
     def meet(self) -> None:
         """Wait for all ranks, so that a turn begins on all of them at once."""
@@ -100,7 +100,7 @@ class Readings(Generic[Key]):
     ) -> Summary | None:
         """Summarize ``over`` / (``factor`` · ``under`` + ``plus``), round by round.
 
-        That cancels the drift of the machine, which a ratio of medians would not. None if they have
+        This cancels the drift of the machine, which a ratio of medians would not. None if they have
         no round in common.
 
         Args:
@@ -127,17 +127,17 @@ def race(
 ) -> Readings[Key]:
     """Time every candidate in some of the rounds or in all, as its budget allows; collective.
 
-    Every other round goes through them backwards, so that none always follows the same one and
-    inherits its caches.
+    Every other round goes through them backwards, so that none always follows the same candidate
+    and inherits its caches.
 
     Args:
         candidates: by name, the same ones on every rank; each has been called before, so that it is
             set up.
         rounds: at least 1.
         track: where the race is held.
-        pace: how many calls make a turn.
-        calls: make that many, whatever the pace.
-        warmup: rounds before those that count, in which everyone has a turn.
+        pace: the number of calls in a turn.
+        calls: that number of calls, whatever the pace.
+        warmup: rounds before those that count, in which every candidate has a turn.
     """
     order = list(enumerate(candidates.items()))
     seconds = [[0.0] * len(order) for _ in range(rounds)]
@@ -148,11 +148,11 @@ def race(
             continue
         about_s, seconds[0][place] = _tried(candidate.run, track)
         plans[key] = plan(about_s, candidate, rounds, pace)
-    #: By candidate, how long its turns have taken on this rank, with what does not count.
+    #: By candidate, the time of its turns on this rank, including time that does not count.
     spent = [0.0] * len(order)
-    for number in PROGRESS.each(range(-warmup, rounds), "measuring", "round"):
-        # Trials are over within a slice of the scheduler. Where ranks share cores and wait by
-        # spinning, a turn was seen to take fifty times what they had promised.
+    for number in PROGRESS.each(range(-warmup, rounds), "measures", "round"):
+        # Trials end within a slice of the scheduler. Where ranks share cores and wait by spinning,
+        # a turn was seen to take fifty times as long as its trials promised.
         most = track.slowest(list(spent))
         for place, (key, candidate) in order if number % 2 == 0 else reversed(order):
             count, turns = plans[key]
@@ -164,7 +164,7 @@ def race(
                     seconds[number][place] = taken / count
                     spent[place] += wall_s
             elif number == 0 and turns:
-                seconds[0][place] = 0.0  # the trial does not count where there are turns
+                seconds[0][place] = 0.0  # the trial does not count if there are turns
     flat = iter(track.slowest([taken for row in seconds for taken in row]))
     rows = [[next(flat) for _ in row] for row in seconds]
     return Readings(
@@ -185,12 +185,12 @@ def repeated(call: Callable[[], object]) -> Run:
 
 
 def trial(run: Run | None, track: Track = ONE_PROCESS) -> float:
-    """Return about how many seconds a call takes, with whatever it waits for; collective."""
+    """Return the approximate seconds of a call, including what it waits for; collective."""
     return _tried(run, track)[0]
 
 
 def _tried(run: Run | None, track: Track) -> tuple[float, float]:
-    """Return about how many seconds a call takes on the wall, and how many count on this rank."""
+    """Return the approximate seconds of a call by the clock, and those that count on this rank."""
     best, counted = math.inf, 0.0
     for count, below_s in _TRIALS:
         if count == 1 or best < below_s:
@@ -203,7 +203,7 @@ def _tried(run: Run | None, track: Track) -> tuple[float, float]:
 
 
 def calls_in_a_turn(seconds: float, pace: Pace) -> int:
-    """Return how many calls make a turn, if one takes about ``seconds``.
+    """Return the number of calls in a turn, if one takes about ``seconds``.
 
     >>> [calls_in_a_turn(s, Pace(4e-3, most=2000)) for s in (1e-9, 1e-5, 1.0)]
     [2000, 400, 1]
@@ -212,10 +212,10 @@ def calls_in_a_turn(seconds: float, pace: Pace) -> int:
 
 
 def plan(seconds: float, candidate: Candidate, rounds: int, pace: Pace) -> tuple[int, int]:
-    """Return how many calls make a turn, and in how many rounds a candidate has one.
+    """Return the number of calls in a turn, and the number of rounds with a turn of a candidate.
 
-    None if a single call takes longer than its budget, stretched: then that of the trial is all
-    there is. With more ranks than cores a call of MPICH's own may take seconds where another takes
+    No rounds if a single call takes longer than its budget, stretched: then only the trial is left.
+    With more ranks than cores a call of MPICH's own may take seconds where another takes
     a millisecond.
 
     Args:
@@ -266,12 +266,12 @@ class Layout:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """All of them, host by host."""
+        """All ranks, host by host."""
         return tuple(rank for host in self.hosts for rank in host)
 
     @property
     def apart(self) -> bool:
-        """Whether no two of them are on a host, and there are several."""
+        """Whether each rank has its own host, and there are several."""
         return len(self.hosts) == len(self.ranks) > 1
 
     def host_of(self, rank: int) -> int:
@@ -288,7 +288,7 @@ def layout(present: Sequence[Sequence[int]], ranks: int, hosts: int) -> Layout |
         hosts: number of hosts to place them on.
 
     Returns:
-        The ranks on hosts of their own if there are enough, else all on the first one; None if the
+        The ranks on different hosts if there are enough, else all on the first one; None if the
         ranks cannot be spread evenly or are too few.
 
     >>> layout([[0, 1, 2, 3]], 4, 2)
@@ -317,7 +317,7 @@ def layouts(
     """Return a layout for each number of ranks on each number of hosts that is possible.
 
     Raises:
-        ConfigError: if none is.
+        ConfigError: if no layout is possible.
     """
     found = [layout(present, p, h) for h in hosts for p in ranks]
     if not any(found):

@@ -23,16 +23,16 @@ _NEVER_SLEEP = 1 << 30
 class RankTrack:
     """The ranks of a communicator; see ``psrt.bench.race.Track``.
 
-    No wait is one of MPI's own. They spin, and MPICH's never yield: with more ranks than cores each
-    lasts a time slice of the scheduler, a thousand times what it takes, and so would the first call
-    after it.
+    No wait is one of MPI's own. Those spin, and MPICH's never yield: with more ranks than cores
+    each lasts a time slice of the scheduler, a thousand times its own time, and so would the first
+    call after it.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
 
     def meet(self) -> None:
-        """Meet asleep, so that who is still at work has the cores; then awake, to start at once."""
+        """Meet asleep, so that ranks still at work have the cores; then awake, to start at once."""
         wait(self._comm.Ibarrier())
         wait(self._comm.Ibarrier(), yields=_NEVER_SLEEP)
 
@@ -48,7 +48,7 @@ def wait(request: MPI.Request, *, yields: int = 50) -> None:
 
     Args:
         request: of something that all ranks take part in.
-        yields: polls that give the core away before the wait goes to sleep between them.
+        yields: polls that yield the core, before the wait sleeps between polls.
     """
     backoff = Backoff(oversubscribed=True, timeout_s=_TIMEOUT_S, yields=yields)
     backoff.wait(request.Test, lambda: "the other ranks")
@@ -57,12 +57,12 @@ def wait(request: MPI.Request, *, yields: int = 50) -> None:
 def run_on(
     comm: MPI.Comm, ranks: Sequence[int], work: Callable[[MPI.Comm], Result]
 ) -> Result | None:
-    """Let some ranks work on a communicator of their own while the others sleep; collective.
+    """Let some ranks work on their own communicator while the others sleep; collective.
 
     Args:
         comm: all ranks.
-        ranks: those that work, in the order that they have on their own communicator.
-        work: what they do.
+        ranks: the ranks that work, in their order on that communicator.
+        work: their work.
 
     Returns:
         What ``work`` returned, None on the ranks that slept.
@@ -91,7 +91,7 @@ def part_of(comm: MPI.Comm, ranks: Sequence[int]) -> MPI.Comm | None:
     """Return a communicator of some ranks, in their order, None on the others; collective.
 
     Raises:
-        ConfigError: on all ranks, if there are not as many.
+        ConfigError: on all ranks, if ``comm`` has too few ranks.
     """
     if max(ranks) >= comm.size:
         raise ConfigError(f"this needs {max(ranks) + 1} ranks or more, there are {comm.size}")

@@ -1,4 +1,4 @@
-"""Checkpoints on the disk: what a run was at one step, whole or not at all. Pure but for files."""
+"""Checkpoints on disk: the state of a run at one step, whole or absent. Pure, except for files."""
 
 from psrt.checkpoint.disk import Disk
 from psrt.checkpoint.folder import Checkpoints, Found

@@ -1,9 +1,9 @@
-"""The file operations that a checkpoint makes: few, so that every crash between two can be tried.
+"""The file operations of a checkpoint: few, so that every crash between two can be tested.
 
-What is to survive a crash is written under a name that nobody reads, synced, and then renamed; a
-rename is whole or has not happened, and is itself durable once the folder is synced. No symbolic
-link is followed where something is written: a folder that others may write to is refused anyway,
-see ``folder.py``.
+What must survive a crash is written under a name that no process reads, synced, and then renamed. A
+rename happens wholly or not at all, and is durable once the folder is synced. No symbolic link is
+followed where something is written; a folder that others may write to is refused anyway, see
+``folder.py``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 from psrt.core.errors import CheckpointError
 from psrt.core.files import is_own_folder
 
-#: For the owner only: parameters may be worth keeping to oneself.
+#: Only for the owner: parameters may be confidential.
 _FILE, _FOLDER = 0o600, 0o700
 
 
 class Disk:
-    """The real one. Every method raises ``OSError`` as the system does."""
+    """The real disk. Every method raises ``OSError`` as the system does."""
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it; one that exists is as good."""
+        """Make a folder, and its parents; it may exist."""
         path.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
 
     def write(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
@@ -51,14 +51,14 @@ class Disk:
             os.close(handle)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder with all in it; nothing is as good."""
+        """Remove a file, or a folder with everything in it; it may be absent."""
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
     def names(self, path: Path) -> list[str]:
-        """Return the names in a folder, sorted; none of what is no folder."""
+        """Return the names in a folder, sorted; an empty list if it is not a folder."""
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -82,5 +82,5 @@ class Disk:
             return file.read(found.st_size)
 
     def is_safe(self, path: Path) -> bool:
-        """Whether a folder is one, no link, and nobody else may change what is in it."""
+        """Return whether a path is a folder, not a link, that only its owner may write to."""
         return is_own_folder(path)

@@ -1,12 +1,12 @@
-"""The checkpoints of a run: a folder for each, which appears whole or not at all.
+"""The checkpoints of a run: one folder each, which appears whole or not at all.
 
     checkpoints/00000400/           manifest.json, worker-0-of-4.safetensors, …
     checkpoints/00000600.0.part/    being written, in attempt 0
-    checkpoints/00000000.0.done.part/     what roles had that are done
+    checkpoints/00000000.0.done.part/     what finished roles had
     checkpoints/.trash-00000200/    being deleted
 
-All ranks write their parts; then the first process writes the manifest, syncs, and renames the
-folder. So a crash at any byte leaves the checkpoint before, or this one.
+All ranks write their parts. Then the first process writes the manifest, syncs, and renames the
+folder. So a crash at any byte leaves either the previous checkpoint or this one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from psrt.checkpoint.manifest import MOST, Manifest
 from psrt.checkpoint.part import forget_announcements, read_part
 from psrt.core.errors import CheckpointError
 
-#: Of a run's folder, and of the file that makes a checkpoint one.
+#: Names of a run's folder of checkpoints, and of the file that makes a folder a checkpoint.
 FOLDER, MANIFEST = "checkpoints", "manifest.json"
 _WHOLE = re.compile(r"[0-9]{8,19}")
 _PART = re.compile(r"[0-9]{8,19}\.[0-9]+(\.done)?\.part")
@@ -46,14 +46,14 @@ class Checkpoints:
             run: the run's folder.
         """
         self._disk = disk
-        #: Where they are.
+        #: The folder of the checkpoints.
         self.folder = run / FOLDER
-        #: The only one to be looked at, where a user named one.
+        #: The only checkpoint to look at, if a user named one.
         self._only: str | None = None
 
     @classmethod
     def at(cls, disk: Disk, path: Path) -> Checkpoints:
-        """Return those that a user names: by a run's folder, that of its checkpoints, or one."""
+        """Return the checkpoints at a path: a run's folder, its folder of checkpoints, or one."""
         path = Path(path)
         if (path / MANIFEST).exists():
             if path.parent.name != FOLDER:
@@ -66,7 +66,7 @@ class Checkpoints:
         return cls(disk, path)
 
     def prepare(self) -> None:
-        """Make the folder, or delete what attempts that died have left there; none may be writing.
+        """Make the folder, and delete leftovers of dead attempts; no process may be writing.
 
         Raises:
             CheckpointError: if others may write there.
@@ -97,19 +97,19 @@ class Checkpoints:
         return path
 
     def begun(self, attempt: int) -> list[int]:
-        """Return the steps of which a checkpoint is being written, or could not be."""
+        """Return the steps whose checkpoint is being written, or could not be."""
         names = (it.split(".") for it in self._disk.names(self.folder) if _PART.fullmatch(it))
         return sorted(int(it[0]) for it in names if it[1:] == [str(attempt), "part"])
 
     def done(self, attempt: int) -> Path:
-        """Return the folder in which roles say that they are done; it need not exist."""
+        """Return the folder in which finished roles leave their parts; it need not exist."""
         return self.folder / f"{0:08d}.{attempt}.done.part"
 
     def commit(self, step: int, attempt: int, manifest: Manifest, keep: int) -> Path:
-        """Make a checkpoint whose parts are all on the disk, and delete old ones.
+        """Turn parts that are all on the disk into a checkpoint, and delete old checkpoints.
 
         Raises:
-            OSError: if the disk does not take it; there is none then.
+            OSError: if the disk fails; then the checkpoint does not exist.
         """
         disk, part = self._disk, self.folder / f"{step:08d}.{attempt}.part"
         forget_announcements(disk, part)
@@ -118,7 +118,7 @@ class Checkpoints:
         disk.sync_folder(part)
         whole = self.folder / f"{step:08d}"
         if whole.name in disk.names(self.folder):
-            self._drop(whole.name)  # of an attempt that went the same way, or of a damaged one
+            self._drop(whole.name)  # left by an attempt that took the same steps, or damaged
         disk.rename(part, whole)
         disk.sync_folder(self.folder)
         for name in self._names()[keep:]:
@@ -126,24 +126,24 @@ class Checkpoints:
         return whole
 
     def _drop(self, name: str) -> None:
-        """Delete a checkpoint: at once none, whatever is left of it."""
+        """Delete a checkpoint: its name disappears first, then its files."""
         trash = self.folder / f"{_TRASH}{name}"
         self._disk.remove(trash)
         self._disk.rename(self.folder / name, trash)
         self._disk.remove(trash)
 
     def _names(self) -> list[str]:
-        """Return the names of whole ones, the newest first."""
+        """Return the names of whole checkpoints, newest first."""
         if self._only is not None:
             return [self._only]
         found = [it for it in self._disk.names(self.folder) if _WHOLE.fullmatch(it)]
         return sorted(found, key=int, reverse=True)
 
     def listed(self, *, verify: bool = False) -> Iterator[tuple[Path, Manifest | CheckpointError]]:
-        """Yield all, the newest first: the manifest of each, or what is wrong with it.
+        """Yield all checkpoints, newest first: the manifest of each, or what is wrong with it.
 
         Args:
-            verify: read all parts, too; of those only that are asked for.
+            verify: also read all parts, of each checkpoint when it is asked for.
         """
         for name in self._names():
             yield self.folder / name, self._judged(name, verify)
@@ -165,9 +165,9 @@ class Checkpoints:
         return manifest
 
     def newest(self) -> tuple[Found | None, list[str]]:
-        """Return the newest that can be read, if any, and a line for each that was passed over.
+        """Return the newest readable checkpoint, if any, and a line for each one skipped.
 
-        Whoever trains there deletes the oldest ones meanwhile: then there are newer ones by now.
+        A job that trains there deletes the oldest ones meanwhile; then newer ones exist by now.
         """
         while True:
             remarks: list[str] = []

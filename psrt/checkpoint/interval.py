@@ -1,8 +1,8 @@
-"""How often to save a run: what an interval costs, and which costs least. Pure.
+"""How often to save a run: the cost of an interval, and the cheapest interval. Pure.
 
-With checkpoints of cost δ after every τ seconds of work, failures every M seconds on average, each
-as likely at any time, and R seconds until a job goes on, a run loses time by saving, by what it has
-to do again, and by starting again. Everything here is in seconds, or a share of the time that the
+A run saves a checkpoint of cost δ after every τ seconds of work. It fails every M seconds on
+average, equally likely at any time, and needs R seconds to resume. It loses time by saving, by
+repeating work, and by restarting. Everything here is in seconds, or a share of the time that the
 work itself takes.
 """
 
@@ -17,7 +17,7 @@ def young_s(cost_s: float, mtbf_s: float) -> float:
     Source: J. W. Young, A first order approximation to the optimum checkpoint interval, 1974.
 
     Args:
-        cost_s: δ, what one costs.
+        cost_s: δ, the cost of one checkpoint.
         mtbf_s: M, mean time between failures of the whole job.
 
     >>> young_s(0.5, 3600)
@@ -46,7 +46,7 @@ def daly_s(cost_s: float, mtbf_s: float) -> float:
 
 
 def young_lost(interval_s: float, cost_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Return the share of time lost as Young reckons: δ/τ + (τ/2 + R)/M.
+    """Return the share of time lost by Young's formula: δ/τ + (τ/2 + R)/M.
 
     Args:
         interval_s: τ.
@@ -61,10 +61,10 @@ def young_lost(interval_s: float, cost_s: float, restart_s: float, mtbf_s: float
 
 
 def daly_lost(interval_s: float, cost_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Return the share of time lost as Daly reckons: M·e^(R/M)·(e^((τ+δ)/M) − 1)/τ − 1.
+    """Return the share of time lost by Daly's formula: M·e^(R/M)·(e^((τ+δ)/M) − 1)/τ − 1.
 
-    That is exact where failures are a Poisson process, may come while a job starts again, too, and
-    a checkpoint is of use as soon as it has cost δ.
+    It is exact if failures are a Poisson process, may also happen during a restart, and a
+    checkpoint is of use as soon as it has cost δ.
 
     Args:
         interval_s: τ.

@@ -1,4 +1,4 @@
-"""``manifest.json``: what a checkpoint is, and of which parts; written last. Pure."""
+"""``manifest.json``: the facts and parts of a checkpoint; it is written last. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psrt.checkpoint.part import PartEntry
 from psrt.core.errors import CheckpointError
 from psrt.core.version import __version__
 
-#: Of the format that this psrt writes, and the only one that it reads.
+#: The format that this psrt writes, and the only one that it reads.
 FORMAT = 2
 #: Longest text that is read, in bytes.
 MOST = 16 << 20
@@ -18,7 +18,7 @@ _TYPES = {"int": int, "str": str, "float": (int, float)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a checkpoint is."""
+    """The facts of a checkpoint."""
 
     #: Of this file.
     format: int = FORMAT
@@ -31,7 +31,7 @@ class Manifest:
     #: Numbers of ranks.
     workers: int
     servers: int
-    #: The numbers of the workers, ascending, that have no part in it: others went on without them.
+    #: The numbers of workers without a part in it, ascending: the others continued without them.
     absent: tuple[int, ...] = ()
     #: The resolved configuration, as TOML.
     config: str
@@ -41,7 +41,7 @@ class Manifest:
     parent: str = ""
     #: When it was written, in ISO 8601.
     created: str = ""
-    #: What the run chose by itself, by name.
+    #: The choices that the run made by itself, by name.
     more: dict[str, str] = field(default_factory=dict)
     parts: tuple[PartEntry, ...] = ()
 
@@ -56,7 +56,7 @@ class Manifest:
         """Read the text of a file.
 
         Raises:
-            CheckpointError: if it is no manifest, or of another format.
+            CheckpointError: if it is not a manifest, or has another format.
         """
         try:
             values = json.loads(text)
@@ -65,7 +65,7 @@ class Manifest:
         if not isinstance(values, dict) or type(values.get("format")) is not int:
             raise CheckpointError("not the manifest of a checkpoint")
         if values["format"] != FORMAT:
-            # Of one version, as long as none is released, there are several formats.
+            # Before a release, one version may have written several formats.
             who = "an older psrt" if values["format"] < FORMAT else "a newer psrt"
             if (by := values.get("psrt", __version__)) != __version__:
                 who = f"psrt {by!r:.20}"
@@ -80,7 +80,7 @@ class Manifest:
             raise CheckpointError("not the manifest of a checkpoint: other fields are expected")
         parts, absent = values.pop("parts"), values.pop("absent")
         if not isinstance(parts, list) or not isinstance(absent, list):
-            raise CheckpointError("its parts, or who is absent, are no list")
+            raise CheckpointError("its parts, or its absent workers, are not a list")
         entries = tuple(map(PartEntry.from_json, parts))
         found = cls(**values, absent=tuple(absent), parts=entries)
         found._check()
@@ -90,17 +90,17 @@ class Manifest:
         for name in ("step", "n", "workers", "servers", "attempt"):
             it = getattr(self, name)
             if type(it) is not int or not 0 <= it < 1 << 63:
-                raise CheckpointError(f"its {name} is no number: {it!r}")
+                raise CheckpointError(f"its {name} is not a number: {it!r}")
         numbers = self.absent
         good = all(type(it) is int and 0 <= it < self.workers for it in numbers)
         if not good or list(numbers) != sorted(set(numbers)) or 0 < len(numbers) == self.workers:
-            raise CheckpointError(f"those of its workers that are absent are none: {numbers!r}")
+            raise CheckpointError(f"its absent workers are invalid: {numbers!r}")
         for name in ("psrt", "config", "parent", "created"):
             if not isinstance(getattr(self, name), str):
-                raise CheckpointError(f"its {name} is no text")
+                raise CheckpointError(f"its {name} is not a text")
         more = self.more
         if not isinstance(more, dict) or not all(isinstance(it, str) for it in more.values()):
-            raise CheckpointError("what its run chose is no text")
+            raise CheckpointError("the choices of its run are not texts")
         names = [it.name for it in self.parts]
         if len(set(names)) != len(names):
             raise CheckpointError("two of its parts have one name")

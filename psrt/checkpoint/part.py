@@ -1,10 +1,10 @@
-"""One file of a checkpoint: what one role saves.
+"""One file of a checkpoint: the state of one role.
 
 It is a safetensors file, which runs no code when it is read and which other tools open: eight bytes
-that say how long the header is, the header in JSON, and the arrays. What is no array is JSON in the
+with the length of the header, the header in JSON, and the arrays. Everything else is JSON in the
 header's metadata.
 
-Ranks meet in the folder: when a part is on the disk, a small file beside it says so.
+Ranks meet in the folder: once a part is on the disk, a small file beside it announces that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psrt.checkpoint.tree import Tree, flatten, unflatten
 from psrt.core.errors import CheckpointError
 from psrt.core.partition import Span
 
-#: safetensors' names of the types of numbers.
+#: The names of number types in safetensors.
 _TYPES = {
     "F32": "<f4", "F64": "<f8", "F16": "<f2", "BOOL": "|b1",
     "I8": "|i1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
@@ -35,30 +35,30 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,99}")
 _MOST_HEADER = 64 << 20
 _ANNOUNCED, _ANNOUNCING = ".json", ".json.new"
 _MOST_ANNOUNCEMENT = 16 << 20
-#: Key of the header with what is no array.
+#: Keys of the header for everything but arrays.
 _METADATA, _VALUES = "__metadata__", "values"
 
 
 class PartEntry(NamedTuple):
-    """What a checkpoint says of one of its files."""
+    """A manifest's entry for one of its files."""
 
-    #: Of the part; the file is this and ``.safetensors``.
+    #: Name of the part; the file has ``.safetensors`` after it.
     name: str
     nbytes: int
     #: Of the file, in hex.
     sha256: str
-    #: The spans of the parameters that its ``theta`` is of, in order; none without one.
+    #: The spans of the parameters that its ``theta`` holds, in order; empty without a ``theta``.
     spans: tuple[Span, ...] = ()
-    #: The numbers of the workers that its role had gone on without by then.
+    #: The numbers of the workers that its role had lost by then.
     without: tuple[int, ...] = ()
 
     @property
     def file(self) -> str:
-        """Its file's name."""
+        """The name of its file."""
         return f"{self.name}.safetensors"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the entry as values for JSON."""
         spans = [list(span) for span in self.spans]
         return {**self._asdict(), "spans": spans, "without": list(self.without)}
 
@@ -67,7 +67,7 @@ class PartEntry(NamedTuple):
         """Read what ``to_json`` returned.
 
         Raises:
-            CheckpointError: if it is none.
+            CheckpointError: if it is not an entry.
         """
         if not isinstance(values, dict) or set(values) != set(cls._fields):
             raise CheckpointError("not the entry of a part")
@@ -103,12 +103,12 @@ def write_part(
         disk: makes the file operations.
         folder: of the checkpoint that is being written.
         name: of the part.
-        tree: what it has; arrays are not copied.
-        spans: of the parameters that its ``theta`` is of.
+        tree: its content; arrays are not copied.
+        spans: the spans of the parameters that its ``theta`` holds.
 
     Raises:
         CheckpointError: if the tree has something that a checkpoint cannot hold.
-        OSError: if the disk does not take it; nothing of that name is left then.
+        OSError: if the disk fails; then no file of that name is left.
     """
     if not _NAME.fullmatch(name):
         raise CheckpointError(f"{name!r} cannot be the name of a part")
@@ -169,7 +169,7 @@ def read_part(disk: Disk, folder: Path, entry: PartEntry) -> Tree:
     if len(data) != entry.nbytes:
         raise CheckpointError(f"{path}: has {len(data)} of {entry.nbytes} bytes")
     if hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise CheckpointError(f"{path}: its sum is not that of what was written")
+        raise CheckpointError(f"{path}: its checksum is not that of what was written")
     try:
         return parsed(data)
     except CheckpointError as error:
@@ -180,11 +180,11 @@ def parsed(data: bytes) -> Tree:
     """Return the tree in the bytes of a file.
 
     Raises:
-        CheckpointError: if they are none.
+        CheckpointError: if they are not such a file.
     """
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(len(data) - 8, _MOST_HEADER):
-        raise CheckpointError("not a part: its header is cut off")
+        raise CheckpointError("not a part: its header is truncated")
     begin = 8 + length
     try:
         header = json.loads(data[8:begin])
@@ -206,32 +206,32 @@ def _array(data: bytes, dtype: str, shape: list[int], data_offsets: list[int]) -
 
 
 def announce(disk: Disk, folder: Path, entry: PartEntry) -> None:
-    """Say, to whoever commits the checkpoint, that a part is on the disk."""
+    """Announce, to the process that commits the checkpoint, that a part is on the disk."""
     _note(disk, folder, entry.name, entry.to_json())
 
 
 def announce_failure(disk: Disk, folder: Path, name: str, reason: str) -> None:
-    """Say that a part could not be written."""
+    """Announce that a part could not be written."""
     _note(disk, folder, name, {"failed": reason})
 
 
 def _note(disk: Disk, folder: Path, name: str, values: dict[str, Any]) -> None:
-    """Write a note for other processes, who see all of it or nothing.
+    """Write a note for other processes, which see all of it or nothing.
 
     Raises:
-        OSError: if the disk does not take it; nobody sees it then.
+        OSError: if the disk fails; then no process sees the note.
     """
     new = folder / (name + _ANNOUNCING)
-    disk.remove(new)  # of a try that failed
+    disk.remove(new)  # left by a failed attempt
     disk.write(new, [json.dumps(values).encode()])
     disk.rename(new, folder / (name + _ANNOUNCED))
 
 
 def _notes(disk: Disk, folder: Path) -> dict[str, Any]:
-    """Return the notes in a folder by name; none where there is no folder.
+    """Return the notes in a folder by name; empty if there is no folder.
 
     Raises:
-        CheckpointError: if a file there is none of psrt's.
+        CheckpointError: if a file there is not a note of psrt.
         OSError: if one cannot be read.
     """
     found: dict[str, Any] = {}
@@ -248,10 +248,10 @@ def _notes(disk: Disk, folder: Path) -> dict[str, Any]:
 
 
 def announced(disk: Disk, folder: Path) -> dict[str, PartEntry | str]:
-    """Return the parts that are on the disk by name; a text where one could not be written.
+    """Return the parts on the disk by name; for a part that could not be written, the reason.
 
     Raises:
-        CheckpointError: if a file there is none of psrt's.
+        CheckpointError: if a file there is not a note of psrt.
         OSError: if one cannot be read.
     """
     found: dict[str, PartEntry | str] = {}
@@ -264,7 +264,7 @@ def announced(disk: Disk, folder: Path) -> dict[str, PartEntry | str]:
 
 
 def forget_announcements(disk: Disk, folder: Path) -> None:
-    """Remove what was said of the parts: the manifest has it all."""
+    """Remove the announcements of parts: the manifest has everything."""
     for file in disk.names(folder):
         if file.endswith((_ANNOUNCED, _ANNOUNCING)) and file != "manifest.json":
             disk.remove(folder / file)

@@ -1,4 +1,4 @@
-"""A vector that several files have parts of, cut in another way. Pure."""
+"""Reassemble a vector whose parts are in several files, for another sharding. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def assemble(pieces: Sequence[tuple[Sequence[Span], np.ndarray]], span: Span, n:
     """Return one span of a vector of ``n`` elements.
 
     Args:
-        pieces: of each file, the spans that it has, and their elements one after the other.
-        span: what is wanted.
-        n: elements of the whole.
+        pieces: of each file, its spans, and their elements one after the other.
+        span: the wanted span.
+        n: elements of the whole vector.
 
     Raises:
-        CheckpointError: if the pieces do not have each element once.
+        CheckpointError: if the pieces do not have each element exactly once.
 
     >>> first, second = np.arange(3.0), np.arange(3.0, 5.0)
     >>> assemble([([Span(0, 3)], first), ([Span(3, 5)], second)], Span(2, 4), 5)
@@ -37,7 +37,7 @@ def assemble(pieces: Sequence[tuple[Sequence[Span], np.ndarray]], span: Span, n:
     end = 0
     for it, _ in found:
         if it.start != end or it.stop < it.start:
-            raise CheckpointError(f"its parts have element {min(end, it.start)} not once")
+            raise CheckpointError(f"its parts do not have element {min(end, it.start)} just once")
         end = it.stop
     if end != n:
         raise CheckpointError(f"its parts have {end} elements, expected {n}")

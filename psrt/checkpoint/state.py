@@ -1,27 +1,26 @@
-"""What an object is made of, as a tree, and back. Pure: knows no files, and nothing of training.
+"""The state of an object as a tree, and back. Pure: knows no files, and nothing of training.
 
-A class says in a line which of its attributes are its state, and those of its bases add up::
+A class lists in one line which of its attributes are its state; those of its bases add up::
 
     saved = ("state", "updates")
     by_element = ("state",)
 
 All else follows from the arguments it is made with. An attribute may be a number, a text, a truth
-value, None, an array, a generator of random numbers, an object that says itself what it is made
-of, or a list, tuple or dictionary of these. In the tree (see ``tree.py``) names have no leading
-underscores.
+value, None, an array, a generator of random numbers, an object with such a list itself, or a list,
+tuple or dictionary of these. In the tree (see ``tree.py``) names have no leading underscores.
 
-What has an element for each parameter, in the order of the parameters that its owner has, is
-*by element*: who cuts the parameters in another way cuts it alike. The rest of what several shards
-of one vector have is the same at a cut, or counts what only one of them did.
+State with an element for each parameter, in the order of its owner's parameters, is *by element*:
+another sharding of the parameters splits it the same way. The rest of the state of several shards
+of one vector is either equal at a consistent cut, or counts what only one of them did.
 
-Further lines say what becomes of it where a run goes on with other ranks (``job.regroup``):
+Further lists say what to do with it where a run resumes with other ranks (``job.regroup``):
 
-- ``of_worker``: a worker has it by itself; who joins begins without it;
-- ``kept_back``: of that, what is still to reach the parameters, and adds up over workers;
+- ``of_worker``: state of a single worker; a worker that joins begins without it;
+- ``kept_back``: of that, values that must still reach the parameters, and add up over workers;
 - ``per_worker``: at a server, one for each worker, in the order of their numbers, and at a worker
-  what servers have so of it;
+  the entry that servers have of it;
 - ``per_shard``: at a worker, one for each shard, in the order of the parameters;
-- ``of_span``: of one cut into shards, and begins anew with another.
+- ``of_span``: belongs to one sharding, and starts from scratch with another.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from psrt.core.errors import CheckpointError
 
 #: Largest count, up to which floating-point numbers are exact.
 _MOST = 1 << 53
-#: Largest number that something is counted by, as a worker or a staleness: reports make rows of it.
+#: Largest number that counts are kept by, as a worker or a staleness: reports make rows of it.
 _MOST_KEY = 1 << 24
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -46,7 +45,7 @@ _SCALARS = (bool, int, float, str, type(None))
 def state_of(value: Any) -> Any:
     """Return an object's state as a tree, or the value itself where that is an array or a scalar.
 
-    Arrays are those in use: who keeps the tree copies them. Nothing else in it is shared.
+    Arrays are those in use: a caller that keeps the tree must copy them. Nothing else is shared.
 
     >>> class Counter:
     ...     saved = ("_count", "seen")
@@ -56,7 +55,7 @@ def state_of(value: Any) -> Any:
     {'count': 3, 'seen': {'7': 0.5}}
 
     Raises:
-        CheckpointError: if something in it does not say what it is made of.
+        CheckpointError: if something in it does not list its state.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -77,17 +76,17 @@ def state_of(value: Any) -> Any:
         parts = [state_of(it) for it in value]
         is_flat = all(isinstance(it, _SCALARS) for it in parts)
         return parts if is_flat else {str(i): it for i, it in enumerate(parts)}
-    raise CheckpointError(f"a {type(value).__name__} does not say what it is made of")
+    raise CheckpointError(f"a {type(value).__name__} does not list its state")
 
 
 def restore(value: Any, tree: Any) -> Any:
-    """Give an object back the state that ``state_of`` returned, of it or of one made alike.
+    """Give an object the state that ``state_of`` returned, of it or of one made the same way.
 
-    Arrays are filled, and dictionaries and lists are changed, in place: whoever else has them sees
-    it. Nothing of the tree is kept.
+    Arrays are filled, and dictionaries and lists are changed, in place, so all who share them see
+    the change. Nothing of the tree is kept.
 
     Returns:
-        The object, or what takes its place where that cannot be changed, as a number.
+        The object, or the value that replaces it if it cannot be changed, such as a number.
 
     Raises:
         CheckpointError: if the tree is of something else; part of it may be restored by then.
@@ -99,13 +98,13 @@ def paths_by_element(value: Any) -> frozenset[str]:
     """Return the paths, names with slashes between, of arrays that are by element.
 
     Args:
-        value: whose state is asked for; where it has None for an array, that path is returned, too.
+        value: the object; an attribute that is None instead of an array counts as one.
     """
     return frozenset("/".join(path) for path in _by_element(value, (), False))
 
 
 def marked(value: Any, mark: str) -> frozenset[str]:
-    """Return the paths of what a class lists under a name other than ``saved``, the outermost.
+    """Return the paths of what a class lists under another name than ``saved``, outermost only.
 
     >>> class Sender:
     ...     saved, of_worker = ("kept", "seen"), ("kept",)
@@ -114,14 +113,14 @@ def marked(value: Any, mark: str) -> frozenset[str]:
     frozenset({'first/kept'})
 
     Args:
-        value: as of ``paths_by_element``.
-        mark: as ``of_worker``.
+        value: as in ``paths_by_element``.
+        mark: the name of the list, such as ``of_worker``.
     """
     return frozenset("/".join(path) for path in _marked(value, (), mark))
 
 
 def _names(kind: type, which: str) -> tuple[str, ...] | None:
-    """Return what a class and its bases list, those of bases first; None if none has a list."""
+    """Return what a class and its bases list, bases first; None if none of them has a list."""
     lists = [vars(base)[which] for base in reversed(kind.__mro__) if which in vars(base)]
     return tuple(dict.fromkeys(name for names in lists for name in names)) if lists else None
 
@@ -148,7 +147,7 @@ def _marked(value: Any, path: tuple[str, ...], mark: str) -> Iterator[tuple[str,
 
 
 def _by_element(value: Any, path: tuple[str, ...], is_within: bool) -> Iterator[tuple[str, ...]]:
-    if isinstance(value, np.ndarray) or value is None:  # None: an array, where it is needed
+    if isinstance(value, np.ndarray) or value is None:  # None: an array that is made when needed
         if is_within:
             yield path
     elif isinstance(value, Mapping):
@@ -195,8 +194,8 @@ def _restored(value: Any, tree: Any, path: str) -> Any:
 
 
 def _scalar(value: Any, tree: Any, path: str) -> Any:
-    """Return what takes the place of a scalar, or of None."""
-    if value is None:  # of what is made when it is needed, an array
+    """Return the value that replaces a scalar, or None."""
+    if value is None:  # an array that is made when needed
         if tree is not None and not isinstance(tree, np.ndarray):
             raise CheckpointError(f"{path} of the checkpoint is a {type(tree).__name__}")
         return None if tree is None else tree.copy()
@@ -211,14 +210,14 @@ def _scalar(value: Any, tree: Any, path: str) -> Any:
 
 
 def _number(tree: Any, path: str) -> Any:
-    """Return a number, one of so many as came up."""
+    """Return one number of a collection whose entries are made as needed."""
     if type(tree) is float and math.isfinite(tree):
         return tree
     return _scalar(-1, tree, path)
 
 
 def _is_like(value: Any, tree: Any) -> bool:
-    """Whether a scalar may take the place of another: a count may not become a text or a half."""
+    """Whether a scalar may replace another: a count must not become a text or a half."""
     if isinstance(value, np.generic):
         value = value.item()
     if type(value) is float:
@@ -227,7 +226,7 @@ def _is_like(value: Any, tree: Any) -> bool:
 
 
 def _restored_mapping(value: MutableMapping[Any, Any], tree: Any, path: str) -> Any:
-    """Fill a mapping: one of objects has its keys, one of scalars those that came up."""
+    """Fill a mapping: one of objects keeps its keys, one of scalars gets the checkpoint's."""
     if any(not isinstance(it, _SCALARS) for it in value.values()):
         by_name = {str(key): key for key in value}
         _check_names(tree, list(by_name), path)
@@ -242,7 +241,7 @@ def _restored_mapping(value: MutableMapping[Any, Any], tree: Any, path: str) -> 
     else:
         for key in numbers:
             if not isinstance(key, int) or abs(key) > _MOST_KEY:
-                raise CheckpointError(f"{path} of the checkpoint counts by {key}")
+                raise CheckpointError(f"{path} of the checkpoint has the key {key}")
     value.clear()
     value.update(numbers)
     return value
@@ -271,7 +270,7 @@ def _restore_generator(value: np.random.Generator | random.Random, tree: Any, pa
         else:
             value.bit_generator.state = tree
     except (TypeError, ValueError, LookupError, OverflowError) as error:
-        raise CheckpointError(f"{path} of the checkpoint is no generator's: {error}") from error
+        raise CheckpointError(f"{path} of the checkpoint is not a generator's: {error}") from error
 
 
 def _check_names(tree: Any, names: Sequence[str], path: str) -> None:
@@ -286,12 +285,12 @@ def _check_names(tree: Any, names: Sequence[str], path: str) -> None:
 
 
 def _key(name: str) -> int | str:
-    # As Python writes it: what else is a digit to it, such as ², is none to int().
+    # Only digits as Python writes them: int() refuses others, such as ².
     return int(name) if re.fullmatch("-?[0-9]{1,12}", name) else name
 
 
 def _copied(tree: Any) -> Any:
-    """Return a copy of what has no arrays but those that it owns."""
+    """Return a copy of a tree, with copies of its lists and arrays."""
     if isinstance(tree, Mapping):
         return {name: _copied(it) for name, it in tree.items()}
     if isinstance(tree, np.ndarray):

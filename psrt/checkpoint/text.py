@@ -1,4 +1,4 @@
-"""A tree of state as one line of text, by which a process sends it to another. Pure."""
+"""A tree of state as one line of text, for sending it between processes. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def to_text(tree: Mapping[str, Any]) -> str:
     """Return a tree as text.
 
     Raises:
-        CheckpointError: if there is something in it that a checkpoint cannot hold.
+        CheckpointError: if it has something that a checkpoint cannot hold.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save
@@ -25,7 +25,7 @@ def to_text(tree: Mapping[str, Any]) -> str:
     arrays, rest = flatten(tree)
     try:
         packed = save({path: np.asarray(array, order="C") for path, array in arrays.items()})
-    except SafetensorError as error:  # of numbers that it does not know
+    except SafetensorError as error:  # a type of numbers that it does not know
         raise CheckpointError(f"a state cannot be sent: {error}") from None
     return json.dumps([rest, base64.b64encode(packed).decode("ascii")])
 

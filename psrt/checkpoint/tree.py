@@ -1,8 +1,8 @@
-"""Trees of state as a file has them: arrays by path, and all the rest as JSON. Pure.
+"""Trees of state as in a file: arrays by path, and everything else as JSON. Pure.
 
 A *tree* is a dict of names to arrays, numbers, texts, truth values, None, lists of these, and
-further trees. JSON has no nan and no infinity: such a number is written as {"float": "nan"}, and
-since no name in a tree is "float", nothing else is.
+further trees. JSON has no nan and no infinity: such a number is written as {"float": "nan"}. No
+name in a tree is "float", so this is unambiguous.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from psrt.core.errors import CheckpointError
 
 Tree: TypeAlias = dict[str, Any]
 
-#: Between the names of a path.
+#: Joins the names of a path.
 SEPARATOR = "/"
 _FLOAT = "float"
-#: Names below each other, at most.
+#: The deepest nesting of names.
 _DEPTH = 32
 
 
 def flatten(tree: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], Tree]:
-    """Return the arrays of a tree by path, and the rest of it as JSON knows it.
+    """Return the arrays of a tree by path, and the rest of it as values for JSON.
 
     Raises:
         CheckpointError: if something in it is neither.
@@ -39,11 +39,11 @@ def unflatten(arrays: Mapping[str, np.ndarray], rest: Mapping[str, Any]) -> Tree
     """Return the tree of ``flatten``.
 
     Raises:
-        CheckpointError: if an array has the place of something else.
+        CheckpointError: if an array is where something else is.
     """
     tree: Tree = _put_together(rest, 0)
     if not isinstance(tree, dict):
-        raise CheckpointError("a number has the place of the tree")
+        raise CheckpointError("a number is where the tree should be")
     for path, array in arrays.items():
         *names, last = path.split(SEPARATOR)
         at = tree
@@ -90,7 +90,7 @@ def _plain(value: Any, path: str) -> Any:
 
 def _put_together(value: Any, depth: int) -> Any:
     if depth > _DEPTH:
-        raise CheckpointError(f"names are more than {_DEPTH} below each other")
+        raise CheckpointError(f"names are nested more than {_DEPTH} deep")
     if isinstance(value, Mapping):
         if set(value) == {_FLOAT}:
             try:

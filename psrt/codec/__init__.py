@@ -1,6 +1,6 @@
 """Vectors in fewer bytes, and back: casts, quantization, signs, sparse vectors, error feedback.
 
-``table.py`` has a row for each codec; ``codec.py`` says what all of them do. The names
+``table.py`` has a row for each codec, and ``codec.py`` their common interface. The names
 below are looked up on first use: only the table needs no numpy, and flags are made from it.
 """
 

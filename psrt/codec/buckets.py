@@ -1,4 +1,4 @@
-"""Vectors cut into buckets of equal length, each with a scale of its own."""
+"""Vectors split into buckets of equal length, each with its own scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psrt.codec.codec import BLOCK
 from psrt.codec.fields import Field, FieldReader, elements
 from psrt.core.arrays import FloatArray, Vector
 
-#: Where a row of buckets begins: in the vector, and among the buckets.
+#: Where rows of buckets begin: in the vector, and among the buckets.
 Row: TypeAlias = tuple[int, int]
 
 
@@ -27,7 +27,7 @@ class Buckets:
     """
 
     def __init__(self, n: int, size: int) -> None:
-        """Cut.
+        """Set up for vectors of one length.
 
         Args:
             n: elements.
@@ -36,7 +36,7 @@ class Buckets:
         self.n, self.size = n, size
         #: Number of buckets.
         self.count = -(-n // size)
-        #: Elements of as many whole buckets as are looked at together.
+        #: Elements of the whole buckets that are processed together.
         self.step = max(1, BLOCK // size) * size
 
     def scales(self, reader: FieldReader) -> Iterator[Field]:
@@ -65,6 +65,6 @@ def largest(rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
 
 
 def or_nan(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Turn scales that are not finite into NaN: then all that is decoded with them is NaN, too."""
+    """Turn scales that are not finite into NaN: then everything decoded with them is NaN, too."""
     scales[~np.isfinite(scales)] = np.nan
     return scales

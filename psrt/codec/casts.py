@@ -10,12 +10,12 @@ from psrt.codec.codec import BLOCK, DenseCodec
 from psrt.codec.table import CODECS
 from psrt.core.arrays import AnyVector, Bytes, Vector
 
-#: Half of the last place of a bfloat16, less one.
+#: Half of the last place of a bfloat16, minus one.
 _HALF = np.uint32(0x7FFF)
 
 
 class Float16(DenseCodec):
-    """IEEE 754 binary16: 11 bits of precision; from 65,520 on a number becomes infinite.
+    """IEEE 754 binary16: 11 bits of precision; numbers from 65,520 on become infinite.
 
     >>> codec, out = Float16(3), np.empty(3, np.float32)
     >>> codec.decode(codec.encode(np.array([1, 1e-9, 1e6], np.float32), None), out)
@@ -73,16 +73,16 @@ class BFloat16(DenseCodec):
         for at in range(0, self.n, BLOCK):
             block = given[at : at + BLOCK]
             bits, odd = self._bits[: block.size], self._odd[: block.size]
-            # A tie goes to the even neighbour: half a place is added, less one where the last bit
-            # that stays is 0. A carry may move on into the exponent, as it should, up to infinity.
+            # A tie goes to the even neighbour: half a place is added, minus one where the last
+            # remaining bit is 0. A carry into the exponent is correct, even up to infinity.
             np.right_shift(block, 16, out=odd)
             np.bitwise_and(odd, 1, out=odd)
             np.add(odd, _HALF, out=odd)
             np.add(block, odd, out=bits)
             np.right_shift(bits, 16, out=bits)
             np.copyto(result[at : at + BLOCK], bits, casting="unsafe")
-            # A carry may make a number of a NaN. A sum is NaN if an element is, or if both
-            # infinities are there: then look closer.
+            # A carry may make a number of a NaN. The sum of a block is NaN if an element is, or if
+            # both infinities are there: only then look at each element.
             with np.errstate(all="ignore"):
                 is_odd = np.isnan(np.add.reduce(vector[at : at + BLOCK]))
             if is_odd:

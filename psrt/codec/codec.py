@@ -1,4 +1,4 @@
-"""What every codec is: a vector in, a frame out, and back. Pure: arrays and a generator."""
+"""The interface of all codecs: a vector in, a frame out, and back. Pure: arrays and a generator."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from psrt.codec.table import CodecRow
 from psrt.core.arrays import Bytes, Vector
 from psrt.core.errors import CodecError, ConfigError
 
-#: Elements that are encoded at a time: 64 KiB, so that they stay in the cache from pass to pass.
+#: Elements that are encoded at a time: 64 KiB, so that they stay in the cache between passes.
 BLOCK = 1 << 14
 
 
 class Encoder(Protocol):
-    """A sender's side: a codec by itself, or with error feedback."""
+    """A sender's side: a codec, with or without error feedback."""
 
     @property
     def n(self) -> int:
@@ -38,13 +38,13 @@ class Encoder(Protocol):
 
     @property
     def residual(self) -> Vector | None:
-        """(n,) what is kept back for later frames; None if nothing is."""
+        """(n,) the part kept back for later frames; None if nothing is."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Say that an epoch of training begins, counted from 0."""
+        """Note the start of an epoch of training, counted from 0."""
 
     def rescale(self, factor: float) -> None:
-        """Multiply what is kept back: it belongs to vectors that are now scaled by as much."""
+        """Multiply what is kept back, after the vectors that it belongs to were scaled."""
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector, valid until the next call; see ``Codec.encode``."""
@@ -54,19 +54,19 @@ class Encoder(Protocol):
 
 
 class Codec:
-    """Encodes vectors of one length into a frame of its own, which the next call overwrites.
+    """Encodes vectors of one length into its own frame, which the next call overwrites.
 
-    A subclass says what it is and fills in ``_encode`` and ``_decode``.
+    A subclass sets ``row`` and fills in ``_encode`` and ``_decode``.
     """
 
-    #: All that is data about it.
+    #: The codec's row in the table.
     row: ClassVar[CodecRow]
-    #: What a checkpoint keeps, see ``psrt.checkpoint.state``: a receiver's side has no state.
+    #: The state in a checkpoint, see ``psrt.checkpoint.state``: a receiver's side has none.
     saved: ClassVar[tuple[str, ...]] = ()
     by_element: ClassVar[tuple[str, ...]] = ()
     #: Parameter that both ends must agree on, in ``[0, 2**16)``.
     parameter: int = 0
-    #: (n,) what it keeps back for later frames; None if nothing.
+    #: (n,) the part kept back for later frames; None if nothing is.
     residual: Vector | None = None
 
     def __init__(self, n: int, most: int) -> None:
@@ -77,7 +77,7 @@ class Codec:
             most: bytes of the longest payload.
 
         Raises:
-            ConfigError: if a frame cannot say that many elements.
+            ConfigError: if a frame cannot hold the number of elements.
         """
         if not 0 <= n <= MOST:
             raise ConfigError(f"a codec for {n} elements, expected 0 to {MOST}")
@@ -102,10 +102,10 @@ class Codec:
         return HEADER_BYTES if self.nbytes is None else self.nbytes
 
     def begin_epoch(self, epoch: int) -> None:
-        """Say that an epoch of training begins, counted from 0. Few codecs do otherwise then."""
+        """Note the start of an epoch of training, counted from 0. Most codecs do nothing then."""
 
     def rescale(self, factor: float) -> None:
-        """Multiply what is kept back: it belongs to vectors that are now scaled by as much."""
+        """Multiply what is kept back, after the vectors that it belongs to were scaled."""
         if self.residual is not None:
             np.multiply(self.residual, np.float32(factor), out=self.residual)
 
@@ -114,7 +114,7 @@ class Codec:
 
         Args:
             vector: (n,) float32; only read.
-            rng: of whatever is random; the same state gives the same frame.
+            rng: for all random draws; the same state gives the same frame.
         """
         assert vector.shape == (self.n,), "a codec is for vectors of one length"
         payload = self._frame[HEADER_BYTES:]
@@ -143,15 +143,15 @@ class Codec:
         """Yield the parts of a frame of this codec, for people.
 
         Args:
-            frame: that it has encoded.
-            decoded: (n,) what that decodes to.
+            frame: a frame that it has encoded.
+            decoded: (n,) the decoded frame.
         """
         reader = FieldReader(frame)
         yield from reader.header()
         yield from self._fields(reader, read_header(frame), decoded)
 
     def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
-        """Yield the parts of a payload; a codec that knows its parts says more."""
+        """Yield the parts of a payload; a codec with a known layout describes them."""
         for at in range(header.nbytes):
             yield reader.whole(1, f"byte {at} of the payload")
 
@@ -169,7 +169,7 @@ class Codec:
 class DenseCodec(Codec):
     """A codec that sends every element, in a payload of always the same length."""
 
-    #: Lengths of the parts of an element's bits, where each has its own: sign, exponent, mantissa.
+    #: Lengths of the parts of an element's bits, such as sign, exponent, mantissa; empty: no parts.
     parts_of_element: ClassVar[Sequence[int]] = ()
 
     def _encode(

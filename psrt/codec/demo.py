@@ -1,9 +1,9 @@
-"""Decoupled momentum: the fast components of a momentum that each worker keeps by itself.
+"""Decoupled momentum: sends the fast components of a momentum that each worker keeps.
 
-A momentum is cut into chunks, and of the cosine transform of each chunk the largest coefficients
-are sent. They are taken out of the momentum, which so keeps what was not sent: it is the error
-feedback, and nothing else is kept. Transforms are linear, so a mean over workers may be taken of
-what is decoded. The optimizer that belongs to it is ``sign-sgd``.
+A momentum is split into chunks, and the largest coefficients of each chunk's cosine transform are
+sent. They are subtracted from the momentum, which so keeps what was not sent: it is the error
+feedback, and nothing else is kept. Transforms are linear, so decoded momenta may be averaged over
+workers. The optimizer that belongs to it is ``sign-sgd``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Chunks(NamedTuple):
     """Chunks of one shape, side by side in a matrix."""
 
     matrix: Matrix
-    #: Of the matrix, its first and the one behind its last row and column.
+    #: In the matrix: the first row and column, and those behind the last.
     rows: tuple[int, int]
     columns: tuple[int, int]
     #: Rows and columns of a chunk.
@@ -41,7 +41,7 @@ class _Chunks(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many there are."""
+        """The number of chunks."""
         (top, bottom), (left, right) = self.rows, self.columns
         return (bottom - top) * (right - left) // self.size
 
@@ -71,11 +71,11 @@ class _Chunks(NamedTuple):
 class Demo(DenseCodec):
     """m ← β·m + g; the largest coefficients of m's chunks are sent, and taken out of m.
 
-    A matrix has chunks of ``chunk`` rows and columns, the last ones smaller; what is no matrix has
-    chunks of so many elements. With ``--optimizer demo`` an all-reduce
-    is given g times the learning rate of the step, as published. Workers that push do not know it
-    and give g itself: only the sign of a sum is used, so that differs where the rate changes, by
-    what older gradients weigh beside newer ones.
+    A matrix is split into chunks of ``chunk`` rows and columns, the last ones smaller; everything
+    else into chunks of ``chunk`` elements. With ``--optimizer demo`` an all-reduce is given g
+    times the learning rate of the step, as published. Workers that push do not know the rate and
+    give g itself. Only the sign of a sum is used, so this differs only when the rate changes: by
+    the relative weight of older and newer gradients.
 
     Source: Peng, Quesnelle & Kingma, "DeMo: Decoupled Momentum Optimization", 2024,
     arXiv:2411.19870.
@@ -98,12 +98,12 @@ class Demo(DenseCodec):
         Args:
             n: elements of a vector.
             chunk: side of a chunk, 1 to 256.
-            kept: coefficients of a chunk that are sent, at least 1; of a smaller one, all.
+            kept: coefficients of a chunk that are sent, at least 1; of a smaller chunk, all.
             momentum: β, in [0, 1).
             matrices: in the vector, in the order of their starts, disjoint.
 
         Raises:
-            ConfigError: if the matrices do not lie so.
+            ConfigError: if the matrices are not disjoint and in order.
         """
         rest = [Matrix(span.start, 1, span.size) for span in between(matrices, n)]
         self._chunks = [
@@ -142,7 +142,7 @@ class Demo(DenseCodec):
             None if chunks.is_whole else _split(there, chunks)
             for chunks, there in zip(self._chunks, parts, strict=True)
         ]
-        # All of them before any is written: who refuses a frame may go on with what it has.
+        # Check all chunks before writing any: a caller that rejects a frame keeps its old vector.
         for chunks, split in zip(self._chunks, found, strict=True):
             if split is not None and not _ascend(split[1], chunks.size):
                 raise CodecError(f"indices in a chunk that do not ascend below {chunks.size}")
@@ -204,7 +204,7 @@ def cosines(n: int) -> FloatArray:
 
 
 def _cut(matrix: Matrix, chunk: int, kept: int) -> Iterator[_Chunks]:
-    """Cut a matrix into chunks, by shape: whole ones, and those at its right and lower edge."""
+    """Split a matrix into chunks, by shape: whole ones, and those at its right and lower edge."""
     for rows in _sides(matrix.rows, chunk):
         for columns in _sides(matrix.columns, chunk):
             shape = min(chunk, rows[1] - rows[0]), min(chunk, columns[1] - columns[0])
@@ -212,7 +212,7 @@ def _cut(matrix: Matrix, chunk: int, kept: int) -> Iterator[_Chunks]:
 
 
 def _sides(n: int, chunk: int) -> list[tuple[int, int]]:
-    """Return what whole chunks cover of n, and the rest.
+    """Return the part of n that whole chunks cover, and the rest.
 
     >>> _sides(10, 4), _sides(8, 4), _sides(3, 4)
     ([(0, 8), (8, 10)], [(0, 8)], [(0, 3)])

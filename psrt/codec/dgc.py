@@ -1,8 +1,8 @@
-"""Deep gradient compression: top-k of a velocity that each worker keeps by itself.
+"""Deep gradient compression: top-k of a velocity that each worker keeps.
 
-Momentum is applied before the choice, not after it: an element that waits gathers the momentum that
-it would have had. What is sent is taken out of velocity and momentum alike, so that old momentum
-does not push an element on that has just been sent.
+Momentum is applied before the elements are chosen, not after: an element that waits accumulates the
+momentum that it would have had. Sent elements are set to 0 in both velocity and momentum, so that
+old momentum does not push an element that has just been sent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from psrt.codec.sparse import Chosen, kept, longest_payload, shortest_payload
 from psrt.codec.table import CODECS
 from psrt.core.arrays import Bytes, Vector
 
-#: Densities of the epochs of warm-up: a quarter, and a quarter of that, and so on.
+#: Densities of the warm-up epochs: a quarter, a quarter of that, and so on.
 _FIRST, _RATIO = 0.25, 0.25
 
 
 class Dgc(Chosen):
-    """Momentum correction, factor masking, local clipping, and a density that comes down by epochs.
+    """Momentum correction, factor masking, local clipping, and a density that drops by epoch.
 
     Source: Lin, Han, Mao, Wang & Dally, "Deep Gradient Compression: Reducing the Communication
     Bandwidth for Distributed Training", ICLR 2018, arXiv:1712.01887.
@@ -46,20 +46,20 @@ class Dgc(Chosen):
             n: elements of a vector.
             density: the share of them that is sent after the warm-up, in (0, 1].
             momentum: in [0, 1).
-            clip_norm: largest l2 norm of a vector before it is gathered; None for any.
+            clip_norm: largest l2 norm of a vector before it is added; None for any.
             warmup_epochs: epochs that send more.
         """
         self._density, self._momentum = density, np.float32(momentum)
         self._clip_norm, self._warmup = clip_norm, warmup_epochs
         super().__init__(n, kept(n, max(density, _FIRST if warmup_epochs else density)))
-        #: (n,) each: momentum, and what has been gathered and not been sent.
+        #: (n,) each: the momentum, and the velocity that has not been sent.
         self.momentum: Vector = np.zeros(n, np.float32)
         self.velocity: Vector = np.zeros(n, np.float32)
         self.residual = self.velocity
         self._epoch = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Send as much as an epoch is to, see ``density``."""
+        """Use the density of this epoch, see ``density``."""
         self._epoch = epoch
 
     def rescale(self, factor: float) -> None:
@@ -107,7 +107,7 @@ class Dgc(Chosen):
         if self._clip_norm is None:
             return np.float32(1)
         squares = float(np.dot(vector, vector))
-        if not math.isfinite(squares):  # too large for a float32, it may be; a float64 holds them
+        if not math.isfinite(squares):  # too large for a float32, perhaps; a float64 holds it
             squares = float(np.einsum("i,i", vector, vector, dtype=np.float64))
         norm = math.sqrt(squares)
         return np.float32(min(1.0, self._clip_norm / norm) if norm else 1.0)

@@ -49,7 +49,7 @@ class ErrorFeedback:
         self.codec.begin_epoch(epoch)
 
     def rescale(self, factor: float) -> None:
-        """Multiply what is kept back: it belongs to vectors that are now scaled by as much."""
+        """Multiply what is kept back, after the vectors that it belongs to were scaled."""
         np.multiply(self.residual, np.float32(factor), out=self.residual)
 
     def decode(self, frame: Bytes, out: Vector) -> None:
@@ -57,7 +57,7 @@ class ErrorFeedback:
         self.codec.decode(frame, out)
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
-        """Return the frame of a vector and what was lost before it, valid until the next call."""
+        """Return the frame of a vector plus earlier losses, valid until the next call."""
         residual, decoded = self.residual, self.decoded
         np.add(vector, residual, out=residual)
         frame = self.codec.encode(residual, rng)
@@ -67,7 +67,7 @@ class ErrorFeedback:
 
 
 def codec_of(sender: Encoder) -> Codec:
-    """Return the codec of a sender's side, which may have error feedback around it."""
+    """Return the codec of a sender's side, without its error feedback if it has any."""
     codec = sender.codec if isinstance(sender, ErrorFeedback) else sender
     assert isinstance(codec, Codec), "there are no other senders"
     return codec

@@ -1,4 +1,4 @@
-"""The fields of a frame, in order, for people: where each lies, its bits, and what it means."""
+"""The fields of a frame, in order, for people: their places, bits and meanings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADER = (
 class Field(NamedTuple):
     """A part of a frame."""
 
-    #: Its first bit in the frame, counted from the lowest one of each byte, and their number.
+    #: Its first bit in the frame, counting from the lowest bit of each byte, and the bits it has.
     at: int
     size: int
     #: Its bits, the highest one first, in groups.
@@ -28,12 +28,12 @@ class Field(NamedTuple):
 
 
 class FieldReader:
-    """Takes fields off a frame, one after another."""
+    """Reads the fields of a frame, one after another."""
 
     def __init__(self, frame: Bytes) -> None:
         self.data = frame.tobytes()
         self._whole = int.from_bytes(self.data, "little")
-        #: Bits that have been taken.
+        #: Bits that have been read.
         self.at = 0
 
     def header(self) -> Iterator[Field]:
@@ -42,7 +42,7 @@ class FieldReader:
             yield self.whole(nbytes, name)
 
     def take(self, groups: Sequence[int], meaning: str) -> Field:
-        """Return the next bits, in groups of some lengths from the highest one on."""
+        """Return the next bits, in groups of the given lengths, highest bits first."""
         size = sum(groups)
         text = format(self._whole >> self.at & ((1 << size) - 1), f"0{size}b")
         parts, start = [], 0
@@ -66,7 +66,7 @@ class FieldReader:
         return self.take(FLOAT32, f"{name} {float(found):g}")
 
     def rest(self) -> Iterator[Field]:
-        """Yield what fills the last byte up."""
+        """Yield the padding of the last byte."""
         if self.at % 8:
             yield self.take([8 - self.at % 8], "nothing")
 

@@ -1,4 +1,4 @@
-"""What a compressed vector looks like on the wire: a header of 20 bytes, then the payload.
+"""The format of a compressed vector on the wire: a header of 20 bytes, then the payload.
 
 =======  ======  ==========================================================
 offset   type    meaning
@@ -11,8 +11,8 @@ offset   type    meaning
 12       uint64  bytes of the payload
 =======  ======  ==========================================================
 
-All numbers are little-endian. Nothing of a frame is believed before it has been checked, and
-nothing is allocated by what it says.
+All numbers are little-endian. Nothing in a frame is trusted before it has been checked, and no
+memory is allocated by its numbers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from psrt.core.errors import CodecError
 
 _LAYOUT = struct.Struct("<BBHIIQ")
 HEADER_BYTES = _LAYOUT.size
-#: Elements of a vector at most.
+#: The most elements of a vector.
 MOST = 2**32 - 1
 
 
 class Header(NamedTuple):
-    """What stands before a payload."""
+    """The fields before a payload."""
 
     code: int
     form: int
@@ -48,11 +48,11 @@ def write_header(frame: Bytes, header: Header) -> None:
 
 
 def read_header(frame: Bytes) -> Header:
-    """Return what a frame says of itself.
+    """Return the header of a frame.
 
     Raises:
-        CodecError: if it is shorter or longer than it says, or says that more was sent than
-            there is.
+        CodecError: if the frame has another length than it says, or says that more elements were
+            sent than exist.
     """
     if frame.size < HEADER_BYTES:
         raise CodecError(f"a frame of {frame.size} bytes, expected at least {HEADER_BYTES}")
@@ -70,7 +70,7 @@ def read_length(first: Bytes) -> int:
     """Return the bytes of the frame that begins with ``first``, which may be all of it.
 
     Raises:
-        CodecError: if no header has come.
+        CodecError: if the header has not arrived yet.
     """
     if first.size < HEADER_BYTES:
         raise CodecError(f"the first {first.size} bytes of a frame, expected {HEADER_BYTES}")

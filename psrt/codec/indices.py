@@ -1,18 +1,18 @@
-"""Which elements of a vector are sent: ascending indices, in the shortest of three forms, or none.
+"""The indices of sent elements: ascending, in the shortest of three forms, or none.
 
 =====  =========================================================================
 form   bytes of k of n indices
 =====  =========================================================================
 0      4·k: each as it is
-1      one to five an index: how far it is behind the one before, less one, seven
-       bits a byte, the lowest first; the highest bit says that more follow
+1      one to five per index: its distance from the one before, minus one, seven
+       bits per byte, the lowest first; the highest bit says that more follow
 2      ⌈n/8⌉: a bit for each element, the first one in the lowest bit
-3      0: all n values follow, zeros, too; where that is shorter than k and their
-       indices, which with a bitmap is from 31/32 of n on
+3      0: all n values follow, including zeros; used where that is shorter than
+       k values and indices, which with a bitmap is from 31/32 of n on
 =====  =========================================================================
 
 The switch to a dense vector is that of Renggli et al., "SparCML: High-Performance Sparse
-Communication for Machine Learning", SC 2019, arXiv:1802.08021, who with indices of 32 bits have it
+Communication for Machine Learning", SC 2019, arXiv:1802.08021. With indices of 32 bits they switch
 at half of n.
 """
 
@@ -44,7 +44,7 @@ def gap_bytes(gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
-    """Write indices in their shortest form; return it, and its bytes; ``DENSE`` needs none.
+    """Write indices in their shortest form; return the form and its bytes; ``DENSE`` needs none.
 
     Args:
         indices: (k,) ascending, below n.
@@ -55,7 +55,7 @@ def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
     >>> pack_indices(np.array([3, 4, 1000, 1001]), 10**6, out), out[:5].tolist()
     ((1, 5), [3, 0, 227, 7, 0])
     """
-    # From k = n/8 on a bitmap is the shortest form; below, with a byte an index, n values are not.
+    # From k = n/8 on a bitmap is the shortest form. Below, even at a byte per index, DENSE is not.
     if 4 * indices.size + min(indices.size, -(-n // 8)) > 4 * n:
         return DENSE, 0
     gaps = indices - 1
@@ -113,7 +113,7 @@ def _of_gaps(packed: Bytes, k: int) -> Indices:
     lengths[0] += 1
     _need(int(lengths.max()) <= 5, "at most 5 bytes a gap")
     gaps = np.take(packed, ends, mode="clip").astype(np.int64)
-    # The last byte is the highest: those before it are put below it, one by one.
+    # The last byte is the highest: earlier bytes are shifted in below it, one by one.
     more, at = np.flatnonzero(lengths > 1), 1
     while more.size:
         gaps[more] = gaps[more] << 7 | packed[ends[more] - at] & 0x7F
@@ -134,7 +134,7 @@ def index_fields(reader: FieldReader, form: int, indices: Sequence[int], n: int)
     Args:
         reader: of a frame, up to them.
         form: of the indices.
-        indices: what they are.
+        indices: the indices.
         n: elements of the vector.
     """
     if form == AS_THEY_ARE:

@@ -1,9 +1,9 @@
-"""What linear codecs have beside frames: vectors of theirs may be added instead of the whole ones.
+"""The interface of linear codecs beside frames: their parts of vectors are summed directly.
 
-Such a codec makes *parts* of a vector, shorter ones, one after the other. Whoever sums vectors sums
-each part over all workers, as any all-reduce does, and divides by the total of the weights; what
-all know by then the codec expands. Of a linear codec that is what the mean of what each
-worker's own parts expand to would be.
+Such a codec makes one or more *parts* of a vector, which are shorter. Any all-reduce sums each part
+over all workers, and the sum is divided by the total of the weights. Then the codec expands the
+means, which all workers know. As it is linear, the result is the mean of what the parts of each
+worker would expand to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psrt.core.arrays import AnyVector, Vector
 
 @runtime_checkable
 class Linear(Protocol):
-    """A codec by whose parts vectors are summed.
+    """A codec whose parts can be summed instead of vectors.
 
     A round is ``begin``, then ``project`` and ``agree`` for each part in order, then ``expand``.
     """
@@ -33,7 +33,7 @@ class Linear(Protocol):
         """Type of their elements, by which they are sent and added."""
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Draw what is drawn, the same on all workers.
+        """Make the random draws of a round, the same on all workers.
 
         Args:
             rng: in the same state on all workers.
@@ -49,7 +49,7 @@ class Linear(Protocol):
         """
 
     def agree(self, part: int, mean: Vector) -> None:
-        """Take up the mean of a part over all workers, on which the next part may depend.
+        """Take the mean of a part over all workers, on which the next part may depend.
 
         Args:
             part: its number.
@@ -60,6 +60,6 @@ class Linear(Protocol):
         """Write the vector that parts stand for.
 
         Args:
-            parts: float32, the means of this round; or a worker's own, for what is left of it.
+            parts: float32, the means of this round; or a worker's own, to find its residual.
             out: (n,).
         """

@@ -1,8 +1,8 @@
 """Matrices of low rank: each matrix of a model as the product of two thin ones.
 
-One step of subspace iteration, begun with what the last step ended with: P = M·Q, made orthonormal;
-Q = Mᵀ·P; and M is decoded as P·Qᵀ. Both P and Q are linear in M, so a sum over workers may be taken
-of either instead of M.
+One step of subspace iteration, which starts from the end of the last step: P = M·Q, made
+orthonormal; Q = Mᵀ·P; and M is decoded as P·Qᵀ. Both P and Q are linear in M, so either may be
+summed over workers instead of M.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import CODECS
 from psrt.core.arrays import AnyVector, Bytes, FloatArray, Vector
 
-#: Added to a column's squared length: one that depends on those before it becomes 0, not NaN.
+#: Added to a column's squared length: a column that depends on earlier ones becomes 0, not NaN.
 _TINY = 1e-30
 #: The first Q is drawn with this seed, the same everywhere.
 _SEED = 0
@@ -28,7 +28,7 @@ _SEED = 0
 class LowRank(DenseCodec):
     """P and Q of each matrix that they make shorter; everything else as it is.
 
-    A frame is r·(a + b) numbers for an (a, b) matrix, and holds one for every other element. It has
+    A frame has r·(a + b) numbers for an (a, b) matrix, and one for every other element. It has
     a state, Q, which each encoder keeps by itself: a decoder needs none.
 
     Source: Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
@@ -44,17 +44,17 @@ class LowRank(DenseCodec):
         Args:
             n: elements of a vector.
             matrices: in it, in the order of their starts, disjoint.
-            rank: columns of P and Q, at least 1; of a smaller matrix, as many as it has.
+            rank: columns of P and Q, at least 1; limited by the size of a smaller matrix.
 
         Raises:
-            ConfigError: if the matrices do not lie so.
+            ConfigError: if the matrices are not disjoint and in order.
         """
         self._thin = [it for it in matrices if rank * (it.rows + it.columns) < it.rows * it.columns]
         between(matrices, n)  # also those that are sent as they are must lie in order
         self._rest = between(self._thin, n)
         self.parameter = rank
         rng = np.random.default_rng(_SEED)
-        #: Of each thin matrix, (b, r): what the next step begins with.
+        #: Of each thin matrix, (b, r): the start of the next step.
         self.q = [rng.standard_normal((it.columns, rank), dtype=np.float32) for it in self._thin]
         self._p = [np.empty((it.rows, rank), np.float32) for it in self._thin]
         numbers = sum(rank * (it.rows + it.columns) for it in self._thin)
@@ -100,10 +100,10 @@ class LowRank(DenseCodec):
                 yield reader.float32(f"[{i}]")
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Do nothing: the first Q is the same everywhere, and so is what followed."""
+        """Do nothing: the first Q is the same everywhere, and so are all that followed."""
 
     def project(self, part: int, vector: Vector, out: AnyVector) -> None:
-        """Write M·Q of each matrix M and every other element; then Mᵀ·P, P being agreed."""
+        """Write M·Q of each matrix M and every other element; in the second part, Mᵀ·P."""
         at = 0
         with np.errstate(all="ignore"):
             for matrix, p, q in zip(self._thin, self._p, self.q, strict=True):
@@ -141,11 +141,11 @@ class LowRank(DenseCodec):
 
 
 def _prepare(q: FloatArray) -> None:
-    """Make the next step's Q of one, in place: the same directions, of a magnitude around 1.
+    """Make the next step's Q of this one, in place: the same directions, magnitudes around 1.
 
-    Else P would be as the square of a matrix, which is out of range long before that is. By powers
-    of two it is the same to the bit. A column of zeros, as of a matrix of zeros, has no direction,
-    and never would: it is drawn again; all are of a Q that is not finite.
+    Otherwise P would grow like the square of a matrix, and leave the range of numbers long before
+    the matrix does. Scaling by powers of two rounds nothing. A column of zeros, as from a matrix
+    of zeros, would never get a direction: it is drawn again. If Q is not finite, all columns are.
     """
     largest = np.abs(q).max(axis=0)
     lost = largest == 0 if np.isfinite(largest).all() else np.ones(largest.shape, np.bool_)
@@ -157,10 +157,10 @@ def _prepare(q: FloatArray) -> None:
 def orthonormalize(p: FloatArray) -> None:
     """Make the columns of a matrix orthonormal, in place, by Gram and Schmidt.
 
-    A column that depends on those before it becomes small, not another direction: then nothing of
-    the matrix is left for it.
+    A column that depends on earlier ones becomes small, and gets no other direction: the earlier
+    columns already span it.
     """
-    # By powers of two, so that no square is out of range.
+    # Scaled by powers of two, so that no square is out of range.
     np.ldexp(p, -np.frexp(np.abs(p).max(axis=0))[1], out=p)
     for i in range(p.shape[1]):
         column = p[:, i]

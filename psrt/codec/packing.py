@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from psrt.core.arrays import Bytes, Vector
 
-#: Numbers that are packed together: as many bytes as a number has bits.
+#: Numbers that are packed together, into as many bytes as a number has bits.
 _GROUP = 8
 #: A one in the lowest bit of each byte, of each pair of bytes, and so on.
 _REPEATED = 0x0101010101010101, 0x0001000100010001, 0x0000000100000001, 1
-#: By bits of a number, the widest items that its packed groups are made of.
+#: By bits of a number, the widest items that packed groups consist of.
 _ITEMS = {2: "<u2", 4: "<u4"}
 #: Trits in a byte: 3⁵ = 243.
 TRITS = 5
@@ -68,9 +68,9 @@ def _pack_groups(numbers: Bytes, bits: int, out: Bytes) -> None:
 
 
 def _merges(bits: int) -> list[tuple[int, np.uint64, np.uint64]]:
-    """Return how to bring neighbours together: by how much the second ones move, and masks.
+    """Return how to merge neighbours: the shift of the second ones, and two masks.
 
-    The masks are of the first and of the second one, after the move.
+    The masks select the first and the second ones, after the shift.
     """
     found = []
     for i in range(3):
@@ -137,7 +137,7 @@ def pack_trits(trits: Bytes, out: Bytes) -> None:
         # As whole numbers below 2**24 these are exact, and a product of matrices is the fastest.
         digits = trits[at * TRITS : stop * TRITS].reshape(-1, TRITS).astype(np.float32)
         # OpenBLAS 0.3.31 (AVX-512) also multiplies what an earlier call left in its registers, and
-        # drops it: where that is a signaling NaN, numpy would warn of an invalid value.
+        # drops the result. If that is a signaling NaN, numpy would warn of an invalid value.
         with np.errstate(invalid="ignore"):
             packed = digits @ _POWERS
         np.copyto(out[at:stop], packed, casting="unsafe")
@@ -147,7 +147,7 @@ def pack_trits(trits: Bytes, out: Bytes) -> None:
 
 
 def unpack_trits(packed: Bytes, out: Vector) -> None:
-    """Unpack what ``pack_trits`` packed, less one: numbers from -1 to 1, whatever the bytes."""
+    """Unpack what ``pack_trits`` packed, minus one: numbers from -1 to 1, for any bytes."""
     whole = out.size // TRITS
     digits = out[: whole * TRITS].reshape(-1, TRITS)
     np.take(BALANCED, packed[:whole], axis=0, out=digits, mode="clip")

@@ -1,4 +1,4 @@
-"""Whole multiples of a step, rounded up or down at random so that their mean is right.
+"""Whole multiples of a step, rounded up or down at random so that their mean is exact.
 
 A bucket's scale is divided into ``levels`` equal steps. An element x becomes ⌊x·levels/scale + u⌋
 with u uniform in [0, 1): the mean of that is x·levels/scale, and its variance at most ¼.
@@ -52,7 +52,7 @@ class _Levels(DenseCodec):
                 scale = or_nan(self._scale(rows, steps))
                 scales[first : first + len(rows)] = scale
                 factor = np.float32(levels) / scale
-                # A bucket of zeros, one too small to be divided, and one without a finite scale.
+                # No factor for buckets of zeros, too small to divide, or without a finite scale.
                 factor[~np.isfinite(factor)] = 0
                 np.multiply(rows, factor[:, np.newaxis], out=steps)
                 if not np.isfinite(scale).all():
@@ -67,16 +67,16 @@ class _Levels(DenseCodec):
         np.multiply(draws, _U, out=random)
         np.add(steps, random, out=steps)
         np.add(steps, np.float32(self._levels), out=steps)
-        # An element may be longer than its scale by a rounding error, on either side.
+        # By a rounding error an element may exceed its scale, on either side.
         np.minimum(steps, np.float32(2 * self._levels), out=steps)
-        np.copyto(numbers, steps, casting="unsafe")  # ⌊ ⌋: what is below 0 is so by less than 1
+        np.copyto(numbers, steps, casting="unsafe")  # ⌊ ⌋: numbers below 0 are above -1
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         buckets = self._buckets
         with np.errstate(all="ignore"):  # a scale of a damaged frame may be anything
             scales = payload[: 4 * buckets.count].view("<f4")
             steps = scales / np.float32(self._levels)
-            # Of the largest numbers, all levels of a step that was rounded up would be infinite.
+            # At the largest scales, a step that was rounded up would make the top level infinite.
             over = np.isfinite(scales) & np.isinf(steps * np.float32(self._levels))
             steps[over] = np.nextafter(steps[over], np.float32(0))
         self._unpack_numbers(payload[4 * buckets.count :], out)
@@ -97,7 +97,7 @@ class _Levels(DenseCodec):
             yield reader.take([bits], f"[{i}] {step:+d} of {levels}: {decoded[i]:g}")
 
     def _scale(self, rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
-        """Return the scale of each bucket: no element is longer but for a rounding error."""
+        """Return the scale of each bucket: no element exceeds it, except by a rounding error."""
         return largest(rows, scratch)
 
     @staticmethod
@@ -108,7 +108,7 @@ class _Levels(DenseCodec):
         pack_bits(numbers, _bits(self._levels), out)
 
     def _unpack_numbers(self, packed: Bytes, out: Vector) -> None:
-        """Write the numbers less the levels: from -levels to levels."""
+        """Write the numbers minus the levels: from -levels to levels."""
         unpack_bits(packed, _bits(self._levels), self._numbers)
         np.subtract(self._numbers, np.float32(self._levels), out=out)
 

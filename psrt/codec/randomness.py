@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-#: What a vector is sent for: to be summed, what has been summed to those who use it, or to be
-#: summed by a schedule, for which all workers draw the same.
+#: The purpose of a vector: to be summed; a sum sent back to its users; or to be summed by a
+#: schedule, for which all workers draw the same numbers.
 FORTH, BACK, TOGETHER = 0, 1, 2
 #: Keeps these numbers apart from others that are drawn with the same seed.
 _NAME = b"psrt codec"
@@ -29,10 +29,10 @@ class _Hashed(ISeedSequence):
 
 
 def seed_of_part(seed: int, part: int) -> int:
-    """Return the seed that a part of a model draws with: alike, parts would round alike.
+    """Return the seed of a part of a model: with the same seed, parts would round the same way.
 
     Args:
-        seed: of the run, which is that of the first part.
+        seed: of the run, which the first part uses.
         part: its number.
 
     >>> seed_of_part(7, 0) == 7, seed_of_part(7, 1) == seed_of_part(7, 2)
@@ -46,14 +46,14 @@ def seed_of_part(seed: int, part: int) -> int:
 def draws(
     seed: int, worker: int, clock: int, shard: int, *, way: int = FORTH
 ) -> np.random.Generator:
-    """Return a generator by what is encoded alone, so that a replay draws the same numbers.
+    """Return a generator that depends only on what is encoded, so that a replay draws the same.
 
     >>> [draws(0, 1, 2, 3).random() == draws(0, 1, 2, clock).random() for clock in (3, 4)]
     [True, False]
 
     Args:
         seed: of the run.
-        worker: that sends, or that it is sent to; 0 of what is drawn together.
+        worker: the sender, or the receiver of a reply; 0 if workers draw together.
         clock: of the worker.
         shard: of the parameters; in an all-reduce, the chunk.
         way: ``FORTH``, ``BACK`` or ``TOGETHER``.

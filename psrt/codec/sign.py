@@ -19,7 +19,7 @@ _FACTORS = _FACTORS.astype(np.float32)
 
 
 class Sign(DenseCodec):
-    """Signs and the mean magnitude of each bucket: a δ-compressor, of use with error feedback only.
+    """Signs and the mean magnitude of each bucket: a δ-compressor, for use with error feedback.
 
     Source: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018,
     arXiv:1802.04434; Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient

@@ -1,7 +1,7 @@
 """Floating-point numbers of 8 and 4 bits, with a power of two as the scale of each bucket.
 
-A scale brings the largest magnitude of its bucket as close to the largest number of the format as a
-power of two can without passing it. Then each element is rounded to nearest, ties to even.
+A scale is the power of two that brings the bucket's largest magnitude as close as possible to the
+format's largest number without exceeding it. Then each element is rounded to nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from psrt.codec.packing import bits_bytes, pack_bits, unpack_bits
 from psrt.codec.table import CODECS
 from psrt.core.arrays import Bytes, Vector
 
-#: Of a scale 2**e, the byte is e + _BIAS; of a bucket that is not finite, it is _NAN.
+#: The byte of a scale 2**e is e + _BIAS; for a bucket that is not finite, it is _NAN.
 _BIAS, _NAN = 127, 255
 
 
 def format_numbers(exponent: int, mantissa: int, largest_code: int) -> npt.NDArray[np.float32]:
-    """Return the numbers of a format that are 0 or more, by their codes.
+    """Return the nonnegative numbers of a format, by code.
 
     >>> format_numbers(3, 0, 7).tolist()
     [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
 
     Args:
-        exponent: its bits; the bias is half their range, as in IEEE 754.
-        mantissa: its bits.
-        largest_code: of a finite number.
+        exponent: its number of bits; the bias is half their range, as in IEEE 754.
+        mantissa: its number of bits.
+        largest_code: the largest code of a finite number.
     """
     codes = np.arange(largest_code + 1)
     field, fraction = codes >> mantissa, codes & ((1 << mantissa) - 1)
     bias = (1 << (exponent - 1)) - 1
-    # A field of 0 has no leading one; it is as long as a field of 1.
+    # An exponent field of 0 has no leading one, and the same power as a field of 1.
     significand = fraction / (1 << mantissa) + (field > 0)
-    if not mantissa:  # then a number without a leading one would be 0 only
+    if not mantissa:  # then only 0 would have no leading one
         significand = (codes > 0).astype(np.float64)
     power = np.maximum(field, 1 if mantissa else 0) - bias
     found: npt.NDArray[np.float32] = np.ldexp(significand, power).astype(np.float32)
@@ -50,10 +50,10 @@ def format_numbers(exponent: int, mantissa: int, largest_code: int) -> npt.NDArr
 
 @functools.cache  # on first use: making all of them would delay the start of every rank by 3 ms
 def _table(exponent: int, mantissa: int, largest_code: int) -> Bytes:
-    """Return by the upper half of a float32 the code of the nearest number of a format.
+    """Return, by the upper half of a float32, the code of the nearest number of a format.
 
-    The upper half's last bit also stands for all bits of the lower one: 1 if any is. That keeps
-    apart what is a tie and what is not, as the formats have fewer bits than the upper half.
+    The last bit of the upper half also stands for all bits of the lower half: it is 1 if any is.
+    That tells ties from other numbers, as the formats have fewer bits than the upper half.
     """
     numbers = format_numbers(exponent, mantissa, largest_code)
     upper = np.arange(1 << 15, dtype=np.uint32)
@@ -79,7 +79,7 @@ class _SmallFloat(DenseCodec):
         cls.parts_of_element = (1, exponent, mantissa)
         positive = format_numbers(exponent, mantissa, largest_code)
         sign = 1 << (cls.bits - 1)
-        # Codes that no number has are never sent; whoever sends one sent a NaN.
+        # Codes of no number are never sent; if one arrives, it is decoded as NaN.
         cls.numbers = np.full(2 * sign, np.nan, np.float32)
         cls.numbers[: positive.size] = positive
         cls.numbers[sign : sign + positive.size] = -positive
@@ -92,7 +92,7 @@ class _SmallFloat(DenseCodec):
             bucket: elements with a common scale.
 
         Raises:
-            ConfigError: if that is no length of a bucket.
+            ConfigError: if that is not a possible length of a bucket.
         """
         self._table = _table(*self.format)
         self._buckets = Buckets(n, bucket)
@@ -110,7 +110,7 @@ class _SmallFloat(DenseCodec):
                 most = largest(rows, scaled)
                 fraction, power = np.frexp(most)
                 limit = np.ldexp(np.float32(np.nanmax(self.numbers)), -top)
-                # At most so that the largest number times the scale is finite.
+                # No larger than keeps the largest number times the scale finite.
                 power = np.clip(power - top + (fraction > limit), -_BIAS, 128 - top)
                 np.multiply(rows, np.ldexp(np.float32(1), -power)[:, np.newaxis], out=scaled)
                 self._look_up(scaled.ravel(), codes[at : at + rows.size])

@@ -1,4 +1,4 @@
-"""Some elements as they are, and nothing of the others, which are decoded as 0."""
+"""Some elements are sent as they are; the others are decoded as 0."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from psrt.core.arrays import AnyVector, Bytes, Vector
 from psrt.core.errors import CodecError
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
-#: Elements that are looked at together: they stay in the cache, and calls weigh little.
+#: Elements that are searched together: they stay in the cache, and calls cost little.
 _BLOCK = 1 << 17
-#: Of a sample, out of which a threshold is guessed: elements at least, and of it the share that is
-#: taken beyond what is wanted, so that enough lie above the guess.
+#: For guessing a threshold: the fewest elements of a sample, and the factor on the wanted share, so
+#: that enough elements lie above the guess.
 _SAMPLE, _MARGIN = 4096, 1.5
 
 
 def kept(n: int, density: float) -> int:
-    """Return how many of n elements a density comes to, rounded up: never none of some."""
+    """Return the number of n elements that a density keeps, rounded up: at least 1 if n > 0."""
     return min(n, math.ceil(density * n))
 
 
 def longest_payload(n: int, k: int) -> int:
-    """Return the bytes at most of k of n elements: 4 a value, and the shortest form of indices.
+    """Return the most bytes of k of n elements: 4 per value, and the shortest form of indices.
 
     >>> longest_payload(1000, 10), longest_payload(1000, 1000)
     (80, 4000)
@@ -40,9 +40,9 @@ def longest_payload(n: int, k: int) -> int:
 
 
 def shortest_payload(n: int, k: int) -> int:
-    """Return the bytes at least of k of n elements.
+    """Return the fewest bytes of k of n elements.
 
-    Indices are a byte for each gap at least, or a bit for each element.
+    Indices take at least a byte per gap, or a bit for each element.
 
     >>> shortest_payload(1000, 10), shortest_payload(1000, 1000)
     (50, 4000)
@@ -55,13 +55,13 @@ class Chosen(Codec):
 
     def __init__(self, n: int, most: int) -> None:
         super().__init__(n, longest_payload(n, most))
-        #: Indices that the last frame was made of, ascending.
+        #: Indices in the last frame, ascending.
         self.chosen: Indices = np.zeros(0, np.int64)
         self._search = Search(n)
 
     @property
     def nbytes(self) -> None:
-        """None: which form of the indices is the shortest depends on them."""
+        """None: the length depends on the shortest form of the indices."""
 
     def _encode(
         self, vector: Vector, payload: Bytes, rng: np.random.Generator
@@ -101,12 +101,12 @@ class Chosen(Codec):
         yield from index_fields(reader, header.form, indices, self.n)
 
     def _choose(self, vector: Vector) -> Indices:
-        """Return the indices of what is sent, ascending."""
+        """Return the indices of the elements to send, ascending."""
         raise NotImplementedError
 
 
 class Search:
-    """Looks for the large elements of vectors of one length, through memory of its own."""
+    """Searches vectors of one length for large elements, with reusable memory."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -114,9 +114,9 @@ class Search:
         self._below = np.empty(min(n, _BLOCK), np.bool_)
 
     def at_least(self, vector: Vector, threshold: np.float32) -> Indices:
-        """Return the indices of the magnitudes that reach a threshold, ascending, NaN among them.
+        """Return the indices of magnitudes that reach a threshold, ascending, including NaN.
 
-        So what is not a number is sent, and ends the run.
+        A NaN is so sent, and ends the run.
         """
         found = [np.zeros(0, np.int64)]
         with np.errstate(invalid="ignore"):
@@ -145,7 +145,7 @@ class Search:
         return np.compress(wanted, among)
 
     def _candidates(self, vector: Vector, k: int) -> Indices:
-        """Return indices among which the largest k are, if possible few: beyond a guess."""
+        """Return indices that include the k largest; few, if a guessed threshold succeeds."""
         n, stride = self._n, max(1, self._n // _SAMPLE)
         sample = vector[::stride].view(np.uint32) & _MAGNITUDE
         rank = math.ceil(_MARGIN * k * sample.size / n) + 8
@@ -160,10 +160,8 @@ class Search:
 def _nonzero(mask: npt.NDArray[np.bool_], start: int) -> Indices:
     """Return where a mask is set, counted from ``start``.
 
-    It is faster than numpy where that is once in ten to a hundred times.
-
-    numpy finds one by one what is set in less than a tenth. Here bytes of eight are found first, of
-    which more are set.
+    It is faster than numpy if one in ten to a hundred is set. Below a tenth numpy looks at elements
+    one by one. Here bytes of eight elements are found first, of which more are set.
     """
     packed = np.packbits(mask)
     some = (packed != 0).nonzero()[0]
@@ -204,7 +202,7 @@ class TopK(Chosen):
 
 
 class Threshold(Chosen):
-    """The elements whose magnitude is at least a threshold: any number of them, none as well."""
+    """The elements whose magnitude is at least a threshold: any number of them, even none."""
 
     row = CODECS["threshold"]
 
@@ -223,10 +221,10 @@ class Threshold(Chosen):
 
 
 class Nonzero(Chosen):
-    """The elements that are not zero; to the bit, so that nothing is lost.
+    """The elements that are not zero, bit for bit, so that nothing is lost.
 
-    Of means of sparse vectors, those that any of them had. Source: Renggli et al., "SparCML", SC
-    2019, arXiv:1802.08021, whose sums stay sparse as long as that is shorter.
+    The mean of sparse vectors has the elements that any of them had. Source: Renggli et al.,
+    "SparCML", SC 2019, arXiv:1802.08021, whose sums stay sparse as long as that is shorter.
 
     >>> codec, out = Nonzero(9), np.empty(9, np.float32)
     >>> frame = codec.encode(np.array([0, 0, -5, 0, 0, 0, 0.1, 0, 0], np.float32), None)
@@ -239,7 +237,7 @@ class Nonzero(Chosen):
 
     def __init__(self, n: int) -> None:
         super().__init__(n, n)
-        #: Returns the bytes of a payload that are known not to be exceeded.
+        #: Returns an upper bound of the bytes of a payload.
         self.bound: Callable[[], int] = lambda: self.most
 
     @property
@@ -248,17 +246,17 @@ class Nonzero(Chosen):
         return HEADER_BYTES + min(self.most, self.bound())
 
     def _choose(self, vector: Vector) -> Indices:
-        # Also -0 has bits.
+        # -0 has a bit set, and so is kept.
         return _nonzero(vector.view(np.uint32) != 0, 0)
 
 
 def sum_of(senders: Encoder, count: int, mean: Encoder) -> None:
-    """Say that what is encoded is a sum: of sparse vectors, it is no longer than all of these.
+    """Note that a sum is encoded: a sum of sparse vectors is no longer than all of them together.
 
     Args:
-        senders: one like those of the vectors.
+        senders: an encoder like those of the vectors.
         count: of the vectors.
-        mean: encodes their sum, or their mean.
+        mean: the encoder of their sum, or of their mean.
     """
     if not isinstance(mean, Nonzero) or mean is senders:
         return
@@ -271,10 +269,10 @@ def sum_of(senders: Encoder, count: int, mean: Encoder) -> None:
 
 
 def drawn(seed: int, n: int, k: int) -> Indices:
-    """Return k of n indices by a seed, ascending: every k of them equally likely.
+    """Return k of n indices by a seed, ascending: each set of k is equally likely.
 
-    They are the first k different ones of a sequence, or, of more than half, the others. Only the
-    bits of PCG64 are used, which are the same in every version of numpy: both ends may differ.
+    They are the first k different ones of a sequence or, if k is more than half, the others. Only
+    the bits of PCG64 are used, which are the same in every version of numpy: both ends may differ.
 
     >>> drawn(1, 10, 3)
     array([1, 5, 9])
@@ -285,7 +283,7 @@ def drawn(seed: int, n: int, k: int) -> Indices:
         return np.flatnonzero(left)
     bits, taken = np.random.PCG64(seed), np.zeros(n, np.bool_)
     missing = k
-    while missing:  # never more at a time than must be taken, so that their order is of no meaning
+    while missing:  # never draws more at a time than are missing, so their order does not matter
         places = (bits.random_raw(missing) >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)
         taken[places.astype(np.int64)] = True
         missing = k - int(np.count_nonzero(taken))
@@ -293,10 +291,10 @@ def drawn(seed: int, n: int, k: int) -> Indices:
 
 
 class RandomK(Codec):
-    """Elements drawn at random; their indices are known by the seed, which is sent instead.
+    """Elements drawn at random; the seed is sent, from which the indices follow.
 
-    Scaled by n/k, the mean of what is decoded is the vector; with error feedback it must not be,
-    as the scaled sum of what is sent and what is kept back would grow from step to step.
+    Scaled by n/k, the mean of what is decoded is the vector. With error feedback it must not be
+    scaled: the scaled sum of the sent and the kept part would grow from step to step.
 
     Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, arXiv:1809.07599.
     """
@@ -309,16 +307,16 @@ class RandomK(Codec):
         Args:
             n: elements of a vector.
             density: the share of them that is sent, in (0, 1].
-            scaled: whether they are multiplied by n/k.
+            scaled: whether sent elements are multiplied by n/k.
 
         Raises:
-            ConfigError: if that is no density.
+            ConfigError: if that is not a density.
         """
         self.k = kept(n, density)
         super().__init__(n, 8 + 4 * self.k)
         self.parameter = int(scaled)
         self.parts, self.dtype = (self.k,), np.dtype(np.float32)
-        #: Indices that all workers send in a sum.
+        #: Indices that all workers send for a sum.
         self._together: Indices = np.zeros(0, np.int64)
         self._factor = np.float32(n / self.k if scaled and self.k else 1.0)
 

@@ -1,6 +1,6 @@
 """The codecs, one row each: everything about a codec that is data. Needs no numpy.
 
-A row knows its knobs, what goes with it, and both ends that it makes; flags and their help, the
+A row has its knobs, its properties, and methods that make both ends. Flags and their help, the
 wire format and the documentation read it.
 """
 
@@ -27,51 +27,51 @@ if TYPE_CHECKING:
 class CodecRow(Row):
     """One codec; a new one is a file with its class and a row here, or in another package."""
 
-    #: On the wire.
+    #: Its number on the wire.
     code: ClassVar[int]
     #: Whether the mean of what is decoded is the vector.
     is_unbiased: ClassVar[bool] = False
-    #: Whether what is lost is added to the next vector where nobody says; None where it cannot be.
+    #: Whether losses are added to the next vector by default; None where they cannot be.
     feeds_back: ClassVar[bool | None] = False
-    #: Whether differences to what the receiver holds may be sent by it: it keeps nothing back by
-    #: itself, and what it loses is less than what it is given.
+    #: Whether it may send differences to what the receiver holds: it keeps nothing back by itself,
+    #: and loses less than it is given.
     sends_differences: ClassVar[bool] = True
-    #: Knobs that have these values in such differences, whatever is asked.
+    #: Values that knobs have for such differences, whatever the user asks.
     differences: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    #: Knobs that have other values where a mean is sent back that has been through them already.
+    #: Values that knobs have for sending back a mean of vectors that went through it before.
     back: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    #: Whether it is told of the matrices in the vector.
+    #: Whether it needs to know the matrices in the vector.
     takes_matrices: ClassVar[bool] = False
-    #: In what ways its sums may travel: ``auto`` takes the fastest of these.
+    #: The ways in which its sums may travel: ``auto`` takes the fastest.
     ways: ClassVar[tuple[Way, ...]] = (Way.TWO_PHASES, Way.GATHERED)
-    #: And where a schedule is asked for by its name, which may lose more.
+    #: Further ways, which may lose more, only for a schedule that is asked for by name.
     ways_if_asked: ClassVar[tuple[Way, ...]] = ()
     #: Microseconds of a call and nanoseconds of an element, to encode and to decode; see ``times``.
     times: ClassVar[tuple[tuple[float, float], tuple[float, float]]]
-    #: Knobs with which there is something to see of a few elements.
+    #: Knobs for a demonstration with a few elements.
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def is_fed_back(self) -> bool:
-        """Whether what is lost is added to the next vector where nobody says."""
+        """Whether losses are added to the next vector by default."""
         return bool(self.feeds_back)
 
     @property
     def can_feed_back(self) -> bool:
-        """Whether what is lost may be added to the next vector."""
+        """Whether losses may be added to the next vector."""
         return self.feeds_back is not None
 
     @property
     def contraction(self) -> float | None:
-        """δ of E‖C(v) − v‖² ≤ (1 − δ)‖v‖²; None where nobody can say, 1 of what loses little."""
+        """δ of E‖C(v) − v‖² ≤ (1 − δ)‖v‖²; None where it is unknown, 1 where losses are small."""
         return 1.0
 
     def settled(self, *, scales: bool) -> Self:
-        """Return the row with what was left open.
+        """Return the row with all open knobs set.
 
         Args:
-            scales: whether elements may be scaled so that their mean is right: where what is lost
-                is added to the next vector, that would grow from step to step.
+            scales: whether elements may be scaled so that their mean is exact. With error feedback
+                they may not: scaled losses would grow from step to step.
         """
         return self
 
@@ -80,14 +80,14 @@ class CodecRow(Row):
         return replace(self, **self.differences)
 
     def of_means(self) -> Self:
-        """Return the row for means of what went through it once."""
+        """Return the row for means of vectors that went through it once."""
         return replace(self, **self.back)
 
     def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
         """Check the knobs against the rows and columns of a model's matrices.
 
         Raises:
-            ConfigError: one line that begins with the row.
+            ConfigError: one line that begins with the row's name.
         """
 
     def codec(self, n: int, *, matrices: Sequence[Matrix] = ()) -> Codec:
@@ -98,7 +98,7 @@ class CodecRow(Row):
             matrices: in it, disjoint and in order; most codecs do not look at them.
 
         Raises:
-            ConfigError: if it cannot be as asked.
+            ConfigError: if it cannot be made with these knobs.
         """
         more = {"matrices": matrices} if self.takes_matrices else {}
         codec: Codec = self.made(n, **self.settled(scales=True).knobs, **more)
@@ -111,7 +111,7 @@ class CodecRow(Row):
 
         Args:
             n: elements of a vector.
-            error_feedback: whether what is lost is added to the next vector; None as the row says.
+            error_feedback: whether losses are added to the next vector; None: as the row says.
             matrices: as in ``codec``.
 
         Raises:
@@ -140,7 +140,7 @@ def _density(default: float) -> Any:
 
 
 def _momentum(default: float) -> Any:
-    help = "fraction of a worker's momentum kept from step to step, in place of the optimizer's"
+    help = "fraction of a worker's momentum kept from step to step, instead of the optimizer's"
     return knob(default, REAL, help, min=0, exclusive_max=1)
 
 
@@ -148,7 +148,7 @@ _FEW: Final = MappingProxyType({"bucket": 4})
 
 
 class Float16(CodecRow):
-    """Half precision, which is added as it is; either way it is rounded a few times."""
+    """Half precision, summed without decoding; it is rounded a few times either way."""
 
     name, code = "float16", 1
     summary = "IEEE half precision"
@@ -264,10 +264,10 @@ class Ternary(CodecRow):
 
 
 class TernaryBase3(Ternary):
-    """The same in fewer bits."""
+    """``Ternary`` in fewer bits."""
 
     name, code = "ternary-base3", 9
-    summary = "as ternary, five elements in a byte"
+    summary = "like ternary, with five elements in a byte"
     home = "psrt.codec.quantize:TernaryBase3"
     times = ((15, 3.03), (8, 0.69))
 
@@ -311,7 +311,7 @@ class TopK(CodecRow):
 
 @dataclass(frozen=True)
 class Threshold(CodecRow):
-    """As many elements as there are large ones."""
+    """The number of elements sent varies: all large ones."""
 
     name, code = "threshold", 12
     summary = "the elements that reach a threshold"
@@ -326,13 +326,13 @@ class Threshold(CodecRow):
 
 @dataclass(frozen=True)
 class RandomK(CodecRow):
-    """Elements drawn at random. Scaled it is unbiased, and nothing is fed back."""
+    """Elements drawn at random. If scaled it is unbiased, and needs no error feedback."""
 
     name, code = "random-k", 13
     summary = "elements drawn at random, known by a seed"
     home = "psrt.codec.sparse:RandomK"
     ways = (Way.STRAIGHT,)
-    # In two phases little of what was drawn is drawn again of its mean.
+    # In two phases the mean is drawn from again, and keeps little of what was drawn.
     ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
     times = ((17, 0.5), (13, 0.67))
     is_unbiased, feeds_back = True, True
@@ -347,12 +347,12 @@ class RandomK(CodecRow):
 
     @property
     def is_fed_back(self) -> bool:
-        """Where it is not scaled."""
+        """True if it is not scaled."""
         return self.scaled is False
 
     @property
     def can_feed_back(self) -> bool:
-        """Where it is not scaled: the scaled sum would grow from step to step."""
+        """True unless it is scaled: a scaled sum would grow from step to step."""
         return not self.scaled
 
     @property
@@ -367,14 +367,14 @@ class RandomK(CodecRow):
 
 @dataclass(frozen=True)
 class LowRank(CodecRow):
-    """Two thin matrices for each matrix."""
+    """Two thin matrices instead of each matrix."""
 
     name, code = "low-rank", 14
     summary = "each matrix as the product of two thin ones"
     synonyms = ("powersgd",)
     home = "psrt.codec.low_rank:LowRank"
     ways = (Way.STRAIGHT,)
-    # In two phases matrices are cut, each part with a P of its own.
+    # In two phases matrices are split, and each part has its own P.
     ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
     times = ((16, 0.68), (5, 0.6))
     feeds_back = True
@@ -386,11 +386,11 @@ class LowRank(CodecRow):
 
     @property
     def contraction(self) -> None:
-        """Nobody knows: it depends on the matrices."""
+        """None: it depends on the matrices."""
         return None
 
     def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Check that some matrix has as many rows and columns as that."""
+        """Check that some matrix has at least this many rows and columns."""
         most = max((min(shape) for shape in shapes), default=0)
         if not most:
             raise ConfigError(
@@ -443,20 +443,20 @@ class Demo(CodecRow):
     small = MappingProxyType({"chunk": 4, "kept": 1})
     # An index in a square takes two bytes.
     chunk: int = knob(
-        64, WHOLE, "cut matrices into squares with sides of N for the cosine transform",
+        64, WHOLE, "split matrices into squares with sides of N for the cosine transform",
         min=1, max=256,
     )  # fmt: skip
     kept: int = knob(32, WHOLE, "coefficients of each square that are sent", min=1, max=65536)
     momentum: float = _momentum(0.999)
 
     def check(self) -> None:
-        """Check that no more is kept than there is."""
+        """Check that ``kept`` is not more than a square has."""
         if self.kept > self.chunk**2:
             raise ConfigError(f"kept {self.kept} is more than chunk {self.chunk} squared")
 
 
 class Nonzero(CodecRow):
-    """Nothing but the zeros is left out."""
+    """Leaves out only zeros."""
 
     name, code = "nonzero", 17
     summary = "the elements that are not zero, or all where that is shorter: nothing is lost"

@@ -1,6 +1,6 @@
-"""How long encoding and decoding take on one core. Pure: numbers.
+"""The time of encoding and decoding on one core. Pure: numbers.
 
-A time is a straight line: so much for a call, and so much for each element. Those in the rows of
+A time is a straight line: a cost per call, and a cost per element. The times in the rows of
 ``table`` were read on one core of an Intel Xeon at 2.3 GHz with numpy 2.4, of normal numbers and
 with the default knobs; ``psrt bench codec`` reads them on another machine.
 """
@@ -14,7 +14,7 @@ from psrt.codec.table import CODECS
 
 
 class Line(NamedTuple):
-    """Seconds as a function of the number of elements."""
+    """Seconds as a linear function of the number of elements."""
 
     call: float
     element: float
@@ -33,7 +33,7 @@ class Line(NamedTuple):
         return Line(sum(calls), sum(elements))
 
     def times(self, factor: float) -> Line:
-        """Return the time of a machine that takes that many times as long."""
+        """Return the time on a machine that takes ``factor`` times as long."""
         return Line(self.call * factor, self.element * factor)
 
 
@@ -45,7 +45,7 @@ _ADD = Line(1e-6, 0.33e-9)
 
 @dataclass(frozen=True, slots=True)
 class CodecTimes:
-    """Times of a codec by itself."""
+    """Times of a codec alone."""
 
     encode: Line
     decode: Line
@@ -61,7 +61,7 @@ class CodecTimes:
 
 @dataclass(frozen=True, slots=True)
 class FrameTimes:
-    """Times of the frames of a job: of pushes or sums, and of replies."""
+    """Times of all frames of a job: of pushes or sums, and of replies."""
 
     encode: Line
     decode: Line
@@ -81,11 +81,11 @@ class FrameTimes:
 
         Args:
             codec: of pushes or sums.
-            feeds_back: whether what is lost is added to the next vector: a sender then decodes its
+            feeds_back: whether losses are added to the next vector: a sender then decodes its
                 own frames.
-            reply: of replies; None where they are no frames. What a worker holds is known by
-                decoding, too, at both ends.
-            speed: how many times as fast all of it is; may be infinite.
+            reply: of replies; None if they are not frames. Both ends decode them, to know what a
+                worker holds.
+            speed: factor on the speed of everything; may be infinite.
         """
         encode, encode_reply, decode_reply = codec.encode, FREE, FREE
         if feeds_back:
@@ -97,5 +97,5 @@ class FrameTimes:
         return cls(*(line.times(1 / speed) for line in lines))
 
 
-#: Of numbers that are sent as they are.
+#: Times of a job without frames.
 NO_FRAMES = FrameTimes(FREE, FREE)

@@ -1,10 +1,10 @@
 """Collectives as data: generators of steps, one file each. Pure: no buffers, no MPI.
 
-``registry.py`` has a row for each, ``step.py`` the nomenclature, ``spec.py`` the result required of
-each, and ``schedules/`` the schedules with their derivations. A new all-reduce is one such file and
-one row; the tests under ``tests/pure/collective`` then run it for every p and n, the prover
-(``analysis/proof.py``) shows that each contribution counts exactly once, and broken copies of it
-show that the prover detects errors. Importing this package does not import numpy.
+``registry.py`` has a row for each, ``step.py`` the nomenclature, ``spec.py`` the required results,
+and ``schedules/`` the schedules with their derivations. A new all-reduce is one file there and one
+row. The tests under ``tests/pure/collective`` then run it for every p and n. The prover
+(``analysis/proof.py``) shows that each contribution counts exactly once, and broken copies of the
+schedule show that the prover detects errors. Importing this package does not import numpy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The operations of an all-reduce, one row each. Pure; numpy is imported on first use.
 
-Every operation folds two values at a time and is associative and commutative in exact arithmetic;
-in floating point only commutative, which is why the order of the schedule shows in the last bits
-and why promise 2 of ``step.py`` needs its proof. The bitwise ones are exact, and for integers only.
+Every operation folds two values at a time and is associative and commutative in exact arithmetic.
+In floating point it is only commutative: the order of the schedule shows in the last bits, and
+promise 2 of ``step.py`` needs its proof. Bitwise operations are exact, and only for integers.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Operation:
     integers: bool = False
     #: MPI's name of the fold.
     mpi: str = field(kw_only=True)
-    #: Whether all ranks end with the same floating point numbers when MPI reduces. MPI does not
-    #: specify a NaN, nor -0.0 against 0.0, in minima and maxima.
+    #: Whether all ranks end with the same floating point numbers when MPI reduces. For minima and
+    #: maxima, MPI specifies neither which operand a NaN gives, nor -0.0 against 0.0.
     mpi_agrees_on_floats: bool = field(default=True, kw_only=True)
 
     @property
@@ -61,9 +61,10 @@ class Operation:
         return found
 
     def scale(self, dtype: npt.DTypeLike, size: int) -> float:
-        """Return what each of ``size`` contributions is multiplied by before it is folded.
+        """Return the factor for each of ``size`` contributions before they are folded.
 
-        For a mean of floating point numbers it is a power of two, so that their sum is in the range
+        For a mean of floating point numbers it is a power of two, so that the sum stays in the
+        range of its terms, and is rounded as without the factor. For all others it is 1.
         of its terms, and rounded as without it. All others are folded as they are.
         """
         import numpy as np
@@ -86,7 +87,7 @@ class Operation:
                 divide(folded, divisor, out=folded)
 
     def takes(self, dtype: npt.DTypeLike) -> bool:
-        """Return whether it is defined for a type."""
+        """Return whether it is defined for a type of elements."""
         import numpy as np
 
         return not self.integers or np.dtype(dtype).kind in "iu"

@@ -103,7 +103,7 @@ ALGORITHMS: Final = Registry(
         Algorithm(
             "halving-doubling-blocks",
             binary_block_steps,
-            "the same in blocks of powers of two; medium and long vectors, even p",
+            "halving-doubling in blocks of powers of two; medium and long vectors, even p",
             closed_form=binary_blocks_seconds,
             shares_link=True,
             busy=_always,
@@ -121,7 +121,7 @@ ALGORITHMS: Final = Registry(
         Algorithm(
             "naive",
             naive_steps,
-            "all send all to all and fold in rank order; the yardstick",
+            "all send all to all and fold in rank order; the baseline",
             closed_form=naive_seconds,
             shares_link=True,
             ways=(Way.GATHERED,),
@@ -131,7 +131,7 @@ ALGORITHMS: Final = Registry(
         Algorithm(
             "root",
             root_steps,
-            "rank 0 takes all, one by one, and sends the sum out",
+            "rank 0 receives all, one by one, and sends the sum back",
             closed_form=root_seconds,
         ),
     ),
@@ -205,16 +205,16 @@ SCHEDULES: Final[Mapping[str, Schedule]] = ChainMap(PHASES, ALGORITHMS)  # type:
 
 #: Folds in shared memory inside a host, and between hosts by the fastest schedule.
 NODE = "node"
-#: Most bytes of a vector that, on one host, every rank folds for itself; of more, each its slice.
+#: The largest vector in bytes of which, on one host, every rank folds all; of larger ones, a slice.
 ONE_SHOT_BYTES = 8192
 #: Joins, in a name, the part inside a host and the schedule between hosts.
 PLUS = "node+"
-#: The MPI library's own.
+#: The MPI library's own all-reduce.
 LIBRARY = "mpi"
 
 
 class AllReduces(Collection[str]):
-    """The names of all-reduces: some that are no schedule; schedules, also between hosts."""
+    """Names of all-reduces: some that are not schedules, and schedules, also between hosts."""
 
     def __init__(self, others: tuple[str, ...], holds: Callable[[Algorithm], bool]) -> None:
         self._others, self._schedules = others, ALGORITHMS.where(holds)
@@ -229,20 +229,20 @@ class AllReduces(Collection[str]):
         return iter((*self._others, *names, *(PLUS + name for name in names)))
 
     def __bool__(self) -> bool:
-        return True  # which need not look for other packages
+        return True  # does not need to look for other packages
 
     def __len__(self) -> int:
         return len(self._others) + 2 * len(self._schedules)
 
 
-#: All that a user may ask for.
+#: All names that a user may ask for.
 ALL_REDUCES: Final = AllReduces((AUTO, NODE, LIBRARY), lambda row: True)
 
 
 def by_hosts(name: str | None) -> bool:
     """Return whether an all-reduce folds in the shared memory of each host.
 
-    Such a one hands each rank its own part of the sums first, which can be updated there.
+    Such an all-reduce first gives each rank its own part of the sums, which can be updated there.
 
     >>> by_hosts("node"), by_hosts("node+ring"), by_hosts("ring"), by_hosts(None)
     (True, True, False, False)
@@ -251,10 +251,10 @@ def by_hosts(name: str | None) -> bool:
 
 
 def schedules_for(algorithm: str) -> tuple[str, ...]:
-    """Return the schedules that an all-reduce may come to: psrt's own, and one that is asked for.
+    """Return the schedules that an all-reduce may resolve to: psrt's own, and a named one.
 
-    Ranks choose each for itself, so ``auto`` takes none of another package: on some hosts there may
-    be no such package. Nor is it looked for there.
+    Each rank chooses by itself, so ``auto`` takes no schedule of another package: on some hosts
+    that package may be missing. Nor does it look for one.
 
     >>> schedules_for("auto") == schedules_for("node+ring") == ALGORITHMS.own
     True
@@ -264,12 +264,12 @@ def schedules_for(algorithm: str) -> tuple[str, ...]:
     return (*own, name) if is_theirs else own
 
 
-#: All-reduces that hand each rank its own part of the sums first.
+#: All-reduces that first give each rank its own part of the sums.
 SHARDING: Final = AllReduces((AUTO, NODE), lambda row: row.owned is not None)
 
 
 def shares_evenly(name: str | None) -> bool:
-    """Return whether an all-reduce that hands ranks their parts first hands each as much.
+    """Return whether an all-reduce that first gives ranks their parts gives all the same number.
 
     >>> [shares_evenly(it) for it in ("node", "ring", "node+ring", "tree")]
     [True, True, False, False]

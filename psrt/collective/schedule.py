@@ -13,8 +13,8 @@ from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 from psrt.core.ways import Way
 
-#: p ≥ 2 → lower bounds of the bytes that some rank sends or receives, and combines, as fractions
-#: of n.
+#: p ≥ 2 → lower bounds of the bytes that some rank sends or receives, and of those it combines, as
+#: fractions of n.
 Least = Callable[[int], tuple[float, float]]
 
 
@@ -43,11 +43,11 @@ class Schedule:
     specify: Callable[[int, int, int], CollectiveSpec] = field(kw_only=True)
     #: Lower bounds of every schedule of this kind; ``psrt.views.explain.explanation`` derives them.
     least: Least = field(kw_only=True)
-    #: Whether one rank, any, is the only source or destination.
+    #: Whether any one rank, the root, is the only source or destination.
     rooted: bool = field(default=False, kw_only=True)
-    #: Number of ranks → whether all send and receive in every round, or nearly so. Then nobody may
-    #: wait for an answer of one who is busy sending: see ``psrt.mpi.links.pieces``. Elsewhere an
-    #: announcement is good: what comes early would take the link from what is waited for.
+    #: Number of ranks → whether (nearly) all ranks send and receive in all rounds. Then no rank may
+    #: wait for an answer of a rank that is busy sending: see ``psrt.mpi.links.pieces``. Elsewhere
+    #: messages are announced: early ones would take the link from those that a rank waits for.
     busy: Callable[[int], bool] = field(default=_never, kw_only=True)
 
     @property
@@ -83,7 +83,7 @@ class Schedule:
         if root and not self.rooted:
             raise ConfigError(f"{self.name} has no root, got rank {root}")
         if not 0 <= root < size:
-            raise ConfigError(f"root {root} of {self.name} is none of {size} ranks")
+            raise ConfigError(f"root {root} of {self.name} is not one of {size} ranks")
 
 
 def _no_workspace(size: int, n: int) -> int:
@@ -109,7 +109,7 @@ class Algorithm(Schedule):
     least: Least = field(default=_least_of_all_reduce, kw_only=True)
     #: Its cost in closed form, derived in the schedule's file.
     closed_form: ClosedForm = field(kw_only=True)
-    #: Whether the closed form is an upper bound of `price`, rather than equal to it.
+    #: Whether the closed form is an upper bound of `price`, instead of equal to it.
     bounded: bool = field(default=False, kw_only=True)
     #: Whether all ranks of a host send to other hosts at the same time and so share the host's
     #: wire; in a ring and in trees about one does, since the ranks of a host are consecutive.
@@ -118,15 +118,15 @@ class Algorithm(Schedule):
     overlaps: bool = field(default=False, kw_only=True)
     #: Whether its steps take an ``order`` of the ranks.
     ordered: bool = field(default=False, kw_only=True)
-    #: In what ways it sums what a codec makes shorter; of those that the codec has, the first.
+    #: The ways in which it sums a codec's frames; the first one that the codec has, too, is taken.
     #: In ``TWO_PHASES`` each number must travel once as it is, to the rank that folds it, and once
-    #: folded (``psrt.transport.two_phase_sum``); ``GATHERED``, only as it is, to all
+    #: folded (``psrt.transport.two_phase_sum``). In ``GATHERED`` it travels only as it is, to all
     #: (``psrt.transport.gathered_sum``).
     ways: tuple[Way, ...] = field(default=(Way.STRAIGHT,), kw_only=True)
     #: ``(size, n)`` → number of elements of workspace behind the vector.
     workspace: Callable[[int, int], int] = field(default=_no_workspace, kw_only=True)
-    #: ``(rank, size, n)`` → the part whose sums a rank finishes, where all sums are finished, each
-    #: by one rank, before any is handed on: see ``halves``. None elsewhere.
+    #: ``(rank, size, n)`` → the part whose sums a rank finishes. Only if every sum is finished, by
+    #: one rank, before any sum is passed on: see ``halves``. None elsewhere.
     owned: Callable[[int, int, int], Span] | None = field(default=None, kw_only=True)
 
     @property
@@ -142,8 +142,8 @@ class Algorithm(Schedule):
     def halves(self, rank: int, size: int, n: int) -> tuple[list[Step], list[Step]]:
         """Return the steps of a reduce-scatter to the owners, and of the all-gather that follows.
 
-        Together they are the all-reduce. Between the two an owner may put something else in the
-        place of its sums, such as what an optimizer makes of them. Only with ``owned``.
+        Together they are the all-reduce. Between the two an owner may replace its sums by something
+        else, such as the parameters that an optimizer makes of them. Only with ``owned``.
 
         >>> from psrt.collective.registry import ALGORITHMS
         >>> [len(half) for half in ALGORITHMS["ring"].halves(0, 4, 100)]

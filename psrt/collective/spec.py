@@ -1,7 +1,7 @@
 """Specifications: the contents that ranks start with and must end with. Pure.
 
-A schedule says how, a ``CollectiveSpec`` says what; the prover compares the two, so that a schedule
-is not correct merely because it agrees with itself. One function here per collective; each takes
+A schedule says how, a ``CollectiveSpec`` says what. The prover compares the two, so a schedule is
+not correct merely because it agrees with itself. Each collective has one function here, which takes
 
 - ``size``, the number of ranks, ≥ 1,
 - ``n``, the elements of the vector, ≥ 0; for an all-to-all, of the whole table,
@@ -21,7 +21,7 @@ class Postcondition(NamedTuple):
     """The content that a rank must end with in ``span``, each element at its own place."""
 
     span: Span
-    #: Rank with whose numbers ``span`` ends; None: with the fold of all ranks, each counted once.
+    #: The rank whose numbers ``span`` must have; None: the fold of all ranks, each counted once.
     source: int | None
 
 
@@ -45,7 +45,7 @@ class CollectiveSpec:
 
     @property
     def folds(self) -> bool:
-        """Whether numbers are combined, rather than only moved."""
+        """Whether numbers are combined, not only moved."""
         return any(due.source is None for rank in self.owed for due in rank)
 
 

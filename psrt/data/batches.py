@@ -12,15 +12,15 @@ _KEPT = 3
 
 
 class BatchPlan:
-    """Cuts every epoch into global batches and every global batch into one slice per worker.
+    """Splits every epoch into global batches, and every global batch into one slice per worker.
 
-    The order of an epoch depends on ``seed`` and the epoch alone, and step ``t`` takes the next
+    The order of an epoch depends only on ``seed`` and the epoch, and step ``t`` takes the next
     ``batch_size * workers`` samples of it. So 4 workers with batches of 8 and 1 worker with
     batches of 32 see the same samples at the same step, and a run with servers or all-reduce
     can be compared with serial mini-batch SGD.
 
-    A worker may ask for epochs in any order; the orders of the last few are kept (8 bytes a sample
-    each), because workers in one process need not all be in the same one.
+    A worker may ask for epochs in any order. The orders of the last few are kept (8 bytes per
+    sample each), because workers in one process need not all be in the same epoch.
 
     Args:
         samples: number of training samples, at least 1.
@@ -29,7 +29,7 @@ class BatchPlan:
         seed: of the order of the epochs, not negative.
 
     Raises:
-        ConfigError: if one of them is out of range.
+        ConfigError: if an argument is out of range.
     """
 
     def __init__(self, samples: int, *, batch_size: int, workers: int, seed: int) -> None:
@@ -92,10 +92,10 @@ class BatchPlan:
         return self.order(epoch)[share.start : share.stop]
 
     def share(self, step: int, worker: int) -> Span:
-        """Return which samples of an epoch's order are a worker's at a step."""
+        """Return the span of an epoch's order that belongs to a worker at a step."""
         start = step * self.global_batch
         size = min(self.global_batch, self.samples - start)
-        if size == self.global_batch:  # every step but the last; cutting evenly says the same
+        if size == self.global_batch:  # every step but the last; an even split gives the same
             first = start + worker * self.batch_size
             return Span(first, first + self.batch_size)
         share = even_span(size, self.workers, worker)

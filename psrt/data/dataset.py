@@ -11,7 +11,7 @@ from psrt.core.errors import ConfigError
 
 #: Number of rows converted or checked at a time, so that a check never doubles the memory.
 _ROWS = 4096
-#: Larger labels are taken for a mistake: the model would need an output for each of them.
+#: Larger labels count as a mistake: the model would need an output for each of them.
 MAX_CLASSES = 1_000_000
 
 
@@ -27,7 +27,7 @@ class Dataset:
     y_train: np.ndarray
     #: (M, d) float32.
     x_test: np.ndarray
-    #: As ``y_train``, for the test samples.
+    #: Like ``y_train``, for the test samples.
     y_test: np.ndarray
     #: Number of classes; 0 for a regression.
     classes: int
@@ -58,7 +58,7 @@ class Dataset:
 
     @property
     def scale(self) -> float:
-        """The root mean square of the features, of the first rows."""
+        """The root mean square of the features, over the first rows."""
         return float(np.sqrt(np.mean(np.square(self.x_train[:_ROWS], dtype=np.float64))))
 
     @property
@@ -87,8 +87,8 @@ def checked_dataset(
         name: of the source in messages: a name or a path.
         x_train: (N, ...) of any real type.
         y_train: (N,) or (N, 1) integers, or (N,) or (N, k) floats.
-        x_test: (M, ...), M at least 1, same trailing shape.
-        y_test: as ``y_train``.
+        x_test: (M, ...), M at least 1, with the same trailing shape.
+        y_test: like ``y_train``.
         scale: divisor of all ``x``; 255 brings bytes to [0, 1].
         classes: number of classes if the source knows it, above all labels; the training part
             need not contain each of them. None takes the largest label of the training part plus
@@ -125,11 +125,12 @@ def _classes(name: str, y_train: np.ndarray, y_test: np.ndarray) -> int:
     """Return the number of classes of the training part.
 
     Raises:
-        ConfigError: if the test part has another class: no model can learn it, so the parts
-            probably belong to different data, or were cut from sorted data. Or if none is 0.
+        ConfigError: if no label is 0, or if the test part has a class that no model can learn, as
+            it is not in the training part. Then the parts probably belong to different data, or
+            were taken from sorted data.
     """
     low = min(int(y_train.min()), int(y_test.min()))
-    if low > 0:  # a model would have outputs that nothing ever asks for
+    if low > 0:  # a model would have outputs that never get a label
         raise ConfigError(
             f"{name}: the labels begin at {low}, expected 0 and up: subtract {low} from y_train "
             "and y_test"
@@ -172,7 +173,7 @@ def _answers(name: str, part: str, y: np.ndarray, samples: int) -> np.ndarray:
 
 
 def _labels(name: str, part: str, y: np.ndarray) -> np.ndarray:
-    """Return ``y`` as (N,) int64 labels, none of them negative or absurd."""
+    """Return ``y`` as (N,) int64 labels, all in the allowed range."""
     low, high = int(y.min()), int(y.max())
     if low < 0:
         raise ConfigError(f"{name}: {part} has the label {low}, labels start at 0")

@@ -1,7 +1,7 @@
-"""Deal samples out to workers by their labels, so that their data is not alike: seeded. Pure.
+"""Partition samples among workers by label, so that their data is non-IID: seeded. Pure.
 
-A rule says how many samples of each label a worker gets; which ones is drawn. Every sample is dealt
-once, and every worker gets at least one, taken from whoever has most where the rule gave it none.
+A rule says how many samples of each label a worker gets; which ones is random. Every sample goes to
+one worker, and every worker gets at least one: if the rule gave it none, the worker with most does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from psrt.core.errors import ConfigError
 from psrt.core.partition import even_spans
 
-#: Sets the draws of the deal apart from those of the epochs, which begin with the seed, too.
+#: Keeps the draws of the partition apart from those of the epochs, which begin with the seed, too.
 _DEAL: Final = 0x6465616C
 
 
@@ -28,35 +28,35 @@ class Deal:
     samples: tuple[np.ndarray, ...]
     #: By worker, the number of labels among its samples.
     labels: tuple[int, ...]
-    #: Samples of a step, at most.
+    #: The most samples of a step.
     batch_size: int
     #: Of the order of the epochs.
     seed: int
 
     @classmethod
     def sized(cls, rows: Sequence[tuple[int, int]], batch_size: int) -> Deal:
-        """Return a deal of which only numbers matter.
+        """Return a partition that only has sizes, no samples.
 
         Args:
             rows: by worker, as ``rows`` has them.
-            batch_size: samples of a step, at most.
+            batch_size: the most samples of a step.
         """
-        # Without memory, however many a file says that there are.
+        # Takes no memory, whatever sizes a file claims.
         samples = (np.broadcast_to(np.intp(0), size) for size, _ in rows)
         return cls(tuple(samples), tuple(labels for _, labels in rows), batch_size, 0)
 
     @property
     def rows(self) -> tuple[tuple[int, int], ...]:
-        """By worker, the number of its samples, and that of the labels among them."""
+        """By worker, the number of its samples, and of the labels among them."""
         return tuple((len(it), count) for it, count in zip(self.samples, self.labels, strict=True))
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch, the same for all workers: those of who has most samples."""
+        """Steps of an epoch, the same for all workers: those of the worker with most samples."""
         return -(-max(map(len, self.samples)) // self.batch_size)
 
     def among(self, workers: Sequence[int]) -> Deal:
-        """Return the deal where only these workers are left: of what others had each gets a share.
+        """Return the partition among remaining workers, who share the samples of all others.
 
         Args:
             workers: their numbers, ascending; at least one.
@@ -81,24 +81,24 @@ class Deal:
     def batches(self, worker: int, epoch: int) -> list[np.ndarray]:
         """Return a worker's samples of each step of an epoch, (b,) intp.
 
-        They are spread evenly over the steps: ``b`` is the same for all of them, or one more in
-        some. So at each step a worker has its share of what all see, and where a mean is weighted
-        by samples it is that of all data. A worker with fewer samples than there are steps has none
-        in most of them, each worker in others.
+        They are spread evenly over the steps: ``b`` differs by at most one. So at each step a
+        worker has its share of the samples of all workers, and a mean weighted by samples is that
+        of all data. A worker with fewer samples than steps has none in most steps; workers differ
+        in which.
         """
         own = self.samples[worker]
         order = np.random.default_rng((self.seed, epoch, worker + 1)).permutation(own)
         return np.split(order, self.seen(np.arange(1, self.steps), np.intp(worker)))
 
     def seen(self, step: np.ndarray, worker: np.ndarray | np.intp) -> np.ndarray:
-        """Return how many of its samples a worker has seen before a step; (k,) of each."""
+        """Return the number of its samples that a worker has seen before a step; (k,) of each."""
         steps, own = self.steps, np.array([len(it) for it in self.samples])
         shift = worker * steps // len(self.samples)
         found: np.ndarray = (step * own[worker] + shift) // steps
         return found
 
     def sha256(self) -> str:
-        """Return a digest by which deals of several processes can be compared."""
+        """Return a digest by which the partitions of several processes can be compared."""
         digest = hashlib.sha256()
         for samples in self.samples:
             digest.update(np.append(samples, -1).astype("<i8").data)
@@ -108,18 +108,18 @@ class Deal:
 def deal(
     labels: np.ndarray, *, workers: int, rule: str, number: float, batch_size: int, seed: int
 ) -> Deal:
-    """Deal out all samples.
+    """Partition all samples.
 
     Args:
         labels: (N,) integers, the label of each sample.
         workers: W, at most N.
         rule: a key of ``RULES``.
         number: of the rule.
-        batch_size: samples of a step, at most.
+        batch_size: the most samples of a step.
         seed: of the draws, and of the order of the epochs.
 
     Raises:
-        ConfigError: if there are fewer samples than workers, or the rule cannot be kept.
+        ConfigError: if there are fewer samples than workers, or the rule cannot be followed.
     """
     if workers > len(labels):
         raise ConfigError(
@@ -146,15 +146,16 @@ def deal(
 def by_label(
     sizes: np.ndarray, workers: int, number: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Give each worker K labels, and cut a label evenly among the workers that have it.
+    """Give each worker K labels, and split a label evenly among the workers that have it.
 
-    A worker takes, at random, K of those that the fewest others have, so of any two labels one has
-    at most one worker more. It gets fewer than K where a label has fewer samples than workers.
+    A worker takes, at random, K of the labels with the fewest workers, so the numbers of workers of
+    two labels differ by at most one. It gets fewer than K if a label has fewer samples than
+    workers.
 
     Args:
         sizes: (L,) the samples of each label, at least 1.
         workers: W.
-        number: K, from ⌈L/W⌉, or some label would be nobody's, to L.
+        number: K, at most L, and at least ⌈L/W⌉, so that every label has a worker.
         rng: draws.
 
     Returns:
@@ -170,7 +171,7 @@ def by_label(
     if not least <= each <= len(sizes):
         raise ConfigError(
             f"{each} labels for each of {workers} workers, expected {least} to {len(sizes)}: the "
-            f"data has {len(sizes)} labels, and each must be somebody's"
+            f"data has {len(sizes)} labels, and each needs a worker"
         )
     has = np.zeros((len(sizes), workers), bool)
     for worker in range(workers):
@@ -186,9 +187,9 @@ def by_label(
 def dirichlet(
     sizes: np.ndarray, workers: int, number: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Cut each label in proportions of its own, drawn from a Dirichlet distribution.
+    """Split each label in its own proportions, drawn from a Dirichlet distribution.
 
-    With a large A all workers get the same, with a small one a label is nearly one worker's.
+    With a large A all workers get the same, with a small A one worker gets nearly all of a label.
 
     Args:
         sizes: (L,) the samples of each label.
@@ -200,14 +201,14 @@ def dirichlet(
         (L, W) the samples of each label that each worker gets.
 
     Source: T.-M. H. Hsu, H. Qi and M. Brown, 2019 (arXiv:1909.06335), who draw each worker's
-    proportions of labels; drawn by label, as by M. Yurochkin et al., ICML 2019 (arXiv:1905.12022),
-    every sample is dealt once.
+    proportions of labels. Here proportions are drawn by label, as by M. Yurochkin et al., ICML 2019
+    (arXiv:1905.12022), so that every sample goes to one worker.
     """
     counts = np.empty((len(sizes), workers), np.intp)
     for row, size in zip(counts, sizes, strict=True):
         ends = np.rint(np.cumsum(rng.dirichlet(np.full(workers, number))) * size).astype(np.intp)
-        ends[-1] = size  # whatever the shares add up to in floating point
-        # Each label in an order of its own: rounding would else favour the same workers each time.
+        ends[-1] = size  # whatever sum the shares have in floating point
+        # Workers in random order per label: otherwise rounding would always favour the same ones.
         row[rng.permutation(workers)] = np.diff(np.minimum(ends, size), prepend=0)
     return counts
 

@@ -18,7 +18,7 @@ def load_digits() -> Dataset:
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine
     Learning Repository, 1998, CC BY 4.0; see DIGITS.md beside this file for the split.
     """
-    # By importlib.resources a rank would start 4 ms later.
+    # With importlib.resources a rank would start 4 ms later.
     with np.load(Path(__file__).with_name("digits.npz"), allow_pickle=False) as arrays:
         return checked_dataset(
             "digits",

@@ -1,8 +1,8 @@
 """A folder of IDX files, the format of MNIST and its relatives, gzipped or not.
 
-An IDX file is a big-endian header and then bytes: two zeros, the element type (8 is an unsigned
-byte), the number of axes, and each axis's length in four bytes (Y. LeCun, C. Cortes, C. J. C.
-Burges, The MNIST database, 1998).
+An IDX file is a big-endian header and then bytes. The header has two zeros, the element type (8 is
+an unsigned byte), the number of axes, and the length of each axis in four bytes (Y. LeCun,
+C. Cortes, C. J. C. Burges, The MNIST database, 1998).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _load_pair(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _find(folder: Path, stem: str, kind: str) -> Path:
-    """Return the file under LeCun's name, or with a dot before idx, as unpacking tools write it."""
+    """Return the file by LeCun's name, or with a dot before idx, as unpacking tools write it."""
     for ending in ("", ".gz"):
         for dash in "-.":
             path = folder / f"{stem}{dash}{kind}-ubyte{ending}"

@@ -1,4 +1,4 @@
-"""What one worker computes at one step: which samples, and what its random draws depend on."""
+"""The work of one worker at one step: its samples, and the key of its random draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psrt.data.batches import BatchPlan
 class Batch:
     """Samples by number. They are looked up when the gradient is computed, with the same draws."""
 
-    #: Of the worker, the epoch, and the step in it.
+    #: The worker, the epoch, and the step in it.
     key: tuple[int, int, int]
     #: (b,) whole numbers.
     indices: AnyArray
@@ -39,7 +39,7 @@ class Epoch:
 
 
 class KeyedBatches:
-    """The part of a problem that says which samples are whose, by a plan or as they are dealt."""
+    """The part of a problem that assigns samples to workers, by a plan or a partition."""
 
     def __init__(
         self,
@@ -55,15 +55,15 @@ class KeyedBatches:
             samples: number of training samples.
             batch_size: samples of one worker's step, at least 1.
             seed: of the order of the samples, at least 0.
-            weight: returns the number that the loss of some rows is a mean over; None: of the rows.
+            weight: returns the number of terms in a batch's mean loss; None: the number of rows.
 
         Raises:
-            ConfigError: if one of them is out of range.
+            ConfigError: if an argument is out of range.
         """
         if weight is not None and not callable(weight):
             raise ConfigError(f"weight is {weight!r}, expected a function of a batch")
         self._weight = weight
-        #: What ``samples`` has looked up, for the gradient that follows.
+        #: The rows that ``samples`` has looked up, for the gradient that follows.
         self._looked_up: tuple[Batch | None, Any] = None, None
         for name, value, least in (("batch_size", batch_size, 1), ("seed", seed, 0)):
             if value < least:
@@ -72,9 +72,9 @@ class KeyedBatches:
         self._plans: dict[int, BatchPlan] = {}
 
     def batch_plan(self, workers: int) -> tuple[int, int] | None:
-        """Return the samples of an epoch and of a full batch, which a ``BatchPlan`` cuts.
+        """Return the samples of an epoch and of a full batch, from which a ``BatchPlan`` is made.
 
-        None if batches have weights, which are not the numbers of their samples.
+        None if batches have weights, since these are not numbers of samples.
         """
         return None if self._weight is not None else (self._samples, self._batch_size)
 
@@ -101,7 +101,7 @@ class KeyedBatches:
         raise NotImplementedError
 
     def rows_once(self, batch: Batch) -> Any:
-        """Return the rows of a batch, which ``samples`` may have looked up."""
+        """Return the rows of a batch; they are not looked up again after ``samples``."""
         known, rows = self._looked_up
         self._looked_up = None, None
         return rows if known is batch else self.rows(batch)
@@ -110,7 +110,7 @@ class KeyedBatches:
         """Return the weight of a batch in a mean over workers: the number of its samples.
 
         Raises:
-            ConfigError: if ``weight`` returned no whole number from 0 on.
+            ConfigError: if ``weight`` did not return a whole number from 0 on.
         """
         if self._weight is None or not len(batch.indices):
             return len(batch.indices)
@@ -119,18 +119,18 @@ class KeyedBatches:
         return self.weight_of(rows, len(batch.indices))
 
     def weight_of(self, rows: Any, count: int) -> int:
-        """Return what the loss of some rows is a mean over, of which there are ``count``."""
+        """Return the number of terms in the mean loss of ``count`` rows."""
         return count if self._weight is None else whole_weight(self._weight(rows), "weight()")
 
 
 def whole_weight(found: Any, by: str) -> int:
-    """Return a batch's weight, of Python's numbers or of an array's or tensor's only one.
+    """Return a batch's weight, given as a Python number or as an array or tensor of one element.
 
     >>> whole_weight(3.0, "weight()"), whole_weight(0, "weight()")
     (3, 0)
 
     Raises:
-        ConfigError: if it is no whole number from 0 on; a sum of shares may be multiplied.
+        ConfigError: if it is not a whole number from 0 on; a sum of shares may be multiplied.
     """
     try:
         number = float(found)

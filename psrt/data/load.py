@@ -15,14 +15,14 @@ from psrt.rows.suggest import did_you_mean
 
 
 def dataset_size(spec: str, *, seed: int) -> tuple[int, int, int]:
-    """Return the numbers of training samples, features and outputs; synthetic data is not made.
+    """Return the numbers of training samples, features and outputs, without making synthetic data.
 
     Args:
         spec: as for ``load_dataset``.
         seed: of synthetic data.
 
     Raises:
-        ConfigError: as ``load_dataset``.
+        ConfigError: as in ``load_dataset``.
 
     >>> dataset_size("synthetic:1000000x784x10", seed=0)
     (1000000, 784, 10)
@@ -54,7 +54,7 @@ def load_dataset(spec: str, *, seed: int) -> Dataset:
     if path.suffix == ".npz":
         return load_npz(path)
     if os.path.exists(spec):
-        # Of a table, too, nobody but its owner knows which column is the label.
+        # For a table, too, only its owner knows which column is the label.
         raise ConfigError(
             f"dataset {spec!r} is not a folder or an .npz file; "
             "numpy.savez('data.npz', x_train=x, y_train=y, x_test=u, y_test=v) makes one"

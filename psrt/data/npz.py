@@ -14,9 +14,9 @@ from psrt.data.dataset import Dataset, checked_dataset
 
 #: The arrays that the file must contain; others are ignored.
 PARTS = ("x_train", "y_train", "x_test", "y_test")
-#: How many arrays a message names.
+#: The most arrays that a message names.
 _SHOWN = 8
-#: Bytes that one byte of a deflated file can stand for, at most: a match of 258 takes two bits.
+#: The most bytes that one byte of a deflated file can stand for: a match of 258 takes two bits.
 _DENSEST = 1032
 
 
@@ -80,7 +80,7 @@ def _member(path: Path, members: np.lib.npyio.NpzFile, part: str) -> np.ndarray:
 
 
 def _check_size(path: Path, members: np.lib.npyio.NpzFile, part: str) -> None:
-    """Raise if an array is larger than what is there of it: numpy believes its header."""
+    """Raise if an array is larger than its data: numpy trusts its header."""
     archive = members.zip
     assert archive is not None, "it is open"
     name = part if part in archive.namelist() else f"{part}.npy"
@@ -88,7 +88,7 @@ def _check_size(path: Path, members: np.lib.npyio.NpzFile, part: str) -> None:
     there = min(about.compress_size, path.stat().st_size)
     with archive.open(name) as stream:
         if stream.read(6) != np.lib.format.MAGIC_PREFIX:
-            return  # no array, which is refused later
+            return  # not an array, which is refused later
         stream.seek(0)
         version = np.lib.format.read_magic(stream)
         read = {(1, 0): np.lib.format.read_array_header_1_0}

@@ -12,7 +12,7 @@ from psrt.data.dataset import Dataset, checked_dataset
 
 #: Numbers of samples, features and classes of plain ``synthetic``.
 DEFAULT_SIZE = (4096, 32, 10)
-#: Number of hidden units of the teacher: few enough that a student of the default size can learn.
+#: Number of hidden units of the teacher: few enough for a student of the default size to learn.
 _TEACHER_WIDTH = 32
 #: Number of samples labelled at a time; bounds the teacher's working memory.
 _BLOCK = 4096
@@ -43,7 +43,7 @@ def parse_size(spec: str) -> tuple[int, int, int]:
 
 
 def load_synthetic(spec: str, *, seed: int) -> Dataset:
-    """Make a dataset of the size in ``spec``, with a fifth as many test samples in addition.
+    """Make a dataset of the size in ``spec``, with a fifth of that number as test samples.
 
     Inputs are standard normal; a label is the largest score of a teacher with one hidden layer
     of tanh units and normal weights. It has no biases, so that every score has mean zero and no
@@ -54,7 +54,7 @@ def load_synthetic(spec: str, *, seed: int) -> Dataset:
         seed: of the inputs and of the teacher.
 
     Raises:
-        ConfigError: for a bad ``spec``, or if memory does not suffice.
+        ConfigError: for a bad ``spec``, or if there is not enough memory.
     """
     samples, features, classes = parse_size(spec)
     total = samples + samples // 5

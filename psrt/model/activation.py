@@ -34,7 +34,7 @@ class Activation(Protocol):
         Args:
             z: C-contiguous.
             saved: (b, d), to be filled where the activation saves something.
-            space: of which nothing is left by the next call.
+            space: scratch memory, whose content does not last until the next call.
         """
 
     def backward(
@@ -43,10 +43,10 @@ class Activation(Protocol):
         """Multiply ``delta`` (b, d) by the slope at a forward pass.
 
         Args:
-            h: (b, d), that pass's values; only read.
-            saved: (b, d), what it saved; only read.
+            h: (b, d), the values of that pass; only read.
+            saved: (b, d), what that pass saved; only read.
             delta: C-contiguous.
-            space: of which nothing is left by the next call.
+            space: scratch memory, whose content does not last until the next call.
         """
 
 
@@ -78,7 +78,7 @@ class Relu:
         mask is set takes ten times as long.
         """
         negative = space.scratch(*h.shape)
-        np.subtract(ZERO, h, negative)  # and not −h: 0 − 0 is +0 whatever the sign of h
+        np.subtract(ZERO, h, negative)  # and not −h: 0 − 0 is +0 for either sign of h
         mask, bits = negative.view(np.int32), delta.view(np.int32)
         np.right_shift(mask, _SIGN_BIT, mask)
         np.bitwise_and(bits, mask, bits)

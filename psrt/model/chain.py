@@ -1,8 +1,8 @@
-"""A model as a chain of layers, the form in which it can be split into stages. Pure: the protocol.
+"""A model as a chain of layers, so that it can be split into stages. Pure: the protocol.
 
-A problem whose model is a chain gives its layers one by one; psrt then decides which of them a rank
-computes, in which order, and where inputs and gradients lie. All arrays are float32, C-contiguous
-and made by the caller: a layer writes into them.
+A problem whose model is a chain returns its layers one by one. Then psrt decides which of them a
+rank computes, in which order, and where inputs and gradients lie. All arrays are float32,
+C-contiguous and made by the caller: a layer writes into them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from psrt.core.partition import Span
 class ChainLayer(Protocol):
     """One layer y = f(x; params), which treats each row by itself.
 
-    Rows of a batch come in micro-batches, and backward passes may come late: what a layer needs for
-    them is in the arrays that it is given, never in the layer.
+    Rows of a batch come in micro-batches, and backward passes may come late. So what a layer needs
+    for them must be in the arrays that it is given, never in the layer.
     """
 
     @property
@@ -38,7 +38,7 @@ class ChainLayer(Protocol):
 
     @property
     def saved(self) -> int:
-        """Elements of a row that are kept for the backward passes beside x and y."""
+        """Elements per row that are kept for the backward passes, beside x and y."""
 
     def forward(self, x: FloatArray, params: Vector, out: FloatArray, saved: FloatArray) -> None:
         """Write y.
@@ -47,7 +47,7 @@ class ChainLayer(Protocol):
             x: (b, inputs), only read, as in the other methods.
             params: (n,), only read, as in the other methods.
             out: (b, outputs), receives y.
-            saved: (b, saved), what the backward passes of these rows find again.
+            saved: (b, saved), kept for the backward passes of these rows.
         """
 
     def backward_input(
@@ -63,12 +63,12 @@ class ChainLayer(Protocol):
 
         Args:
             dy: (b, outputs), the gradient of y. It may be overwritten, as may ``saved``:
-                ``backward_weight`` finds both as they are left here.
+                ``backward_weight`` gets both as they are left here.
             x: (b, inputs).
             y: (b, outputs), only read: it is the next layer's x.
             saved: (b, saved).
             params: (n,), those of the forward pass.
-            dx: (b, inputs), receives the gradient; None in the first layer, where none is needed.
+            dx: (b, inputs), receives the gradient; None in the first layer, which needs none.
         """
 
     def backward_weight(
@@ -81,54 +81,54 @@ class ChainLayer(Protocol):
 
 
 class SliceLayer(ChainLayer, Protocol):
-    """One slice of a layer that is split across ranks, each of which has a part of it.
+    """One slice of a layer that is split over several ranks.
 
-    Its parts are summed over all slices by who calls it, before they are used.
+    The caller sums its partial results over all slices, before they are used.
     """
 
     @property
     def sums_forward(self) -> bool:
-        """Whether ``out`` of ``forward`` is a part of the sum that ``finish`` makes into y."""
+        """Whether ``out`` of ``forward`` is one term of the sum that ``finish`` makes into y."""
 
     @property
     def sums_backward(self) -> bool:
-        """Whether ``dx`` of ``backward_input`` is a part of the sum that is the gradient of x."""
+        """Whether ``dx`` of ``backward_input`` is one term of the sum that is the gradient of x."""
 
     def finish(self, out: FloatArray, params: Vector, saved: FloatArray) -> None:
-        """Make y of the sum of all parts, in place; called where ``sums_forward`` says so."""
+        """Make y of the sum of all terms, in place; called if ``sums_forward`` is true."""
 
 
 class SliceGroup(Protocol):
     """Reductions over the slices of a layer, in place; all slices end with equal bits.
 
-    A reduction may begin with the call or with the wait for its result.
+    A reduction may begin with the call, or when its result is awaited.
     """
 
     def sum(self, array: FloatArray) -> Awaitable[None]:
-        """Replace an array, C-contiguous, by the sum of those of all slices."""
+        """Replace a C-contiguous array by the sum over all slices."""
 
     def max(self, array: FloatArray) -> Awaitable[None]:
-        """Replace an array by the largest of those of all slices, element by element."""
+        """Replace an array by the largest over all slices, element by element."""
 
 
 class Chain(Protocol):
-    """What a problem has beside the methods of ``Problem`` if its model can be split.
+    """The methods that a problem has beside those of ``Problem`` if its model can be split.
 
     Its batches are pairs (x, targets), x (b, inputs) float32. Its ``loss_and_grad`` computes the
-    same by the same layers.
+    same result with the same layers.
     """
 
     def layers(self) -> Sequence[ChainLayer]:
         """Return the layers from the input to the output.
 
-        In theta the parameters of each follow those of the one before.
+        In theta the parameters of each layer follow those of the previous one.
         """
 
     def loss(self, outputs: FloatArray, targets: Any, rows: int) -> float:
         """Return the sum of the loss over given rows, divided by ``rows``.
 
         Args:
-            outputs: (b, k), of the last layer; overwritten with the gradient of the result.
+            outputs: (b, k), of the last layer; overwritten with the gradient of the returned loss.
             targets: of these rows, a slice of the batch's.
             rows: of the whole batch, of which a micro-batch is a part.
         """
@@ -138,13 +138,13 @@ def chain_layers(problem: object, n: int) -> tuple[ChainLayer, ...]:
     """Return the layers of a problem whose model is a chain of ``n`` parameters.
 
     Raises:
-        ConfigError: if it is no chain, or the layers do not fit each other or the parameters.
+        ConfigError: if the model is not a chain, or layers do not fit each other or the parameters.
     """
     name = type(problem).__name__
     missing = [it for it in ("layers", "loss") if not callable(getattr(problem, it, None))]
     if missing:
         raise ConfigError(
-            f"the problem, {name}, is no chain that can be cut into stages: it has no "
+            f"the problem, {name}, is not a chain that can be split into stages: it has no "
             + " and no ".join(f"{it}()" for it in missing)
         )
     given = problem.layers()  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ class Layer(NamedTuple):
 
 
 class _Cut(Generic[PartT]):
-    """A vector that is cut into parts; looking them up again costs one comparison."""
+    """A vector that is split into parts; looking them up again costs one comparison."""
 
     def __init__(self, n: int) -> None:
         #: Elements of the vector.

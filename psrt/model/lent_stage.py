@@ -1,11 +1,11 @@
-"""A stage to which parameters, and the room for gradients, are lent layer by layer. Pure.
+"""A stage that borrows parameters, and memory for gradients, layer by layer. Pure.
 
 ``Stage`` is given a vector of all its parameters, and one for their gradient. Here one layer after
-the other asks for what it needs, and gives it back by asking for the next; whoever lends may have
-less than all of it at a time.
+another asks for what it needs, and returns it by asking for the next. So the lender may have less
+than all of it at a time.
 
-A gradient is taken away as soon as it is written, so nothing can be added to it: each layer's must
-come of one product, of a batch in one micro-batch, or with weights deferred.
+A gradient is taken away as soon as it is written, so nothing can be added to it. So each layer's
+gradient must be one product: of a batch in one micro-batch, or with weights deferred.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psrt.pipeline.step import ALL
 
 
 class Use(NamedTuple):
-    """What a step does with a layer: it reads its parameters, or writes its gradient."""
+    """A step's use of a layer: it reads its parameters, or writes its gradient."""
 
     #: Number of the layer.
     layer: int
@@ -31,25 +31,25 @@ class Use(NamedTuple):
 
 
 class Lender(Protocol):
-    """Who has the parameters of all layers, by number; asked in the order of a list of ``Use``."""
+    """Lends the parameters of layers, by number; asked in the order of a list of ``Use``."""
 
     async def params(self, i: int) -> Vector:
-        """Return the parameters of a layer; they last until those of another one are asked for."""
+        """Return the parameters of a layer, valid until those of another layer are asked for."""
 
     async def room(self, i: int) -> Vector:
-        """Return where the gradient of a layer is to be written."""
+        """Return where the gradient of a layer should be written."""
 
     def final(self, i: int) -> None:
         """Take away the gradient of a layer, which has been written."""
 
 
 class LentStage(Stage):
-    """A stage that borrows what it needs of a ``Lender``, once it has one."""
+    """A stage that borrows from a ``Lender``, once ``borrow`` was called."""
 
     _lender: Lender | None = None
     #: Number of the first layer at the lender.
     _first = 0
-    #: Whether parameters are borrowed, too; else they are those that a step begins with.
+    #: Whether parameters are borrowed, too; otherwise they are those given to ``begin``.
     _gathers = False
 
     def borrow(
@@ -63,10 +63,10 @@ class LentStage(Stage):
         """Borrow from now on.
 
         Args:
-            lender: of gradients, and of parameters where these are not all there.
-            first: its number of the first layer.
+            lender: of gradients, and of parameters if they are not all here.
+            first: the lender's number of the first layer.
             gathers: whether it lends parameters.
-            spend: lets the time of the present pass go by, up to a share of it.
+            spend: lets the time of the current pass go by, up to a share of it.
         """
         self._lender, self._first, self._gathers = lender, first, gathers
         self._spend = spend
@@ -74,7 +74,7 @@ class LentStage(Stage):
     def begin(
         self, rows: int, params: Vector, gradient: Vector, x: FloatArray | None = None
     ) -> None:
-        """Begin a step; see ``Stage``. What is borrowed is not looked at."""
+        """Begin a step; see ``Stage``. Arguments that are borrowed instead are not used."""
         if self._gathers:
             self._arrange(rows, (), x)
             self.collect(gradient)
@@ -82,14 +82,14 @@ class LentStage(Stage):
             super().begin(rows, params, gradient, x)
 
     def collect(self, gradient: Vector) -> None:
-        """Have the next gradient written where the lender says."""
+        """Have the next gradient written where the lender says; ``gradient`` is not used."""
         if self._lender is None:
             super().collect(gradient)
         else:
             self._gradient, self._written = [gradient[:0]] * len(self.layers), False
 
     async def forward(self, m: int) -> None:
-        """Compute the output of a micro-batch; of one without rows see to what others borrow."""
+        """Compute the output of a micro-batch; if it has no rows, only borrow, as others do."""
         if self._gathers and self._slot(m) is None:
             for i in range(len(self.layers)):
                 await self._params_of(i, ())
@@ -160,13 +160,13 @@ class LentStage(Stage):
             self._alive.discard(m)
 
     async def _weight_of(self, i: int, slot: Slot, ready: Ready | None) -> None:
-        """Write the gradient of a layer, and give it away."""
+        """Write the gradient of a layer, and hand it to the lender."""
         assert self._lender is not None
         assert not self._written, "a gradient that was given away cannot be added to"
         self._gradient[i] = await self._lender.room(self._first + i)
         with np.errstate(all="ignore"):
             self._weight(i, slot)
-        # Or others would have its sum, in virtual time, before it is computed.
+        # Otherwise others would have its sum, in virtual time, before it is computed.
         start = self.gradient_spans()[-1 - i].start
         await self._spend(1.0 - start / max(self.n, 1))
         if ready is not None:
@@ -184,7 +184,7 @@ class LentStage(Stage):
 
     @np.errstate(all="ignore")
     def _layer_down(self, slot: Slot, params: Vector, i: int) -> Awaitable[None] | None:
-        """Go back through a layer; return the sum over slices that has to be waited for."""
+        """Go back through a layer; return the sum over slices that must be awaited, if any."""
         values, dy, dx = slot.values, slot.deltas[i + 1], slot.deltas[i]
         assert dy is not None
         self.layers[i].backward_input(dy, values[i], values[i + 1], slot.saved[i], params, dx)

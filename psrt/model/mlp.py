@@ -36,14 +36,14 @@ class Buffers:
 
     #: Values of the hidden layers and, last, the outputs: ``(b, width)`` each.
     values: tuple[FloatArray, ...]
-    #: What each layer saves for its backward pass beside them: ``(b, saved)``.
+    #: What each layer saves for its backward pass beside these: ``(b, saved)``.
     saved: tuple[FloatArray, ...]
     #: Gradient of the loss with respect to the values of the hidden layers, ``(b, width)``.
     deltas: tuple[FloatArray, ...]
 
     @classmethod
     def new(cls, rows: int, layers: Sequence[ChainLayer]) -> Buffers:
-        """Make those of a number of rows."""
+        """Make buffers for a number of rows."""
 
         def arrays(widths: Iterable[int]) -> tuple[FloatArray, ...]:
             return tuple(np.empty((rows, width), np.float32) for width in widths)
@@ -131,7 +131,7 @@ class MLP:
         return theta
 
     def gradient_spans(self) -> tuple[Span, ...]:
-        """Return the spans in the order in which ``loss_and_grad`` is done with them.
+        """Return the spans in the order in which ``loss_and_grad`` finishes them.
 
         One for each layer, weight and bias together, the last layer first.
 
@@ -249,7 +249,7 @@ class MLP:
             raise ConfigError(f"a batch of {rows} rows for a model made for {self.batch_size}")
         if rows not in self._buffers:
             whole = self._buffers.get(self.batch_size)
-            if whole is None:  # a model that is cut into stages never gets here
+            if whole is None:  # made on first use: a model that is split into stages needs none
                 whole = self._buffers[self.batch_size] = Buffers.new(self.batch_size, self._layers)
             self._buffers[rows] = whole.first(rows)
         return self._buffers[rows]

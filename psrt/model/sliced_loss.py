@@ -1,7 +1,7 @@
-"""Losses of outputs whose columns are split across ranks, of which none has all. Pure.
+"""Losses of outputs whose columns are split over several ranks. Pure.
 
-Each slice has some columns of the outputs and gets the gradient of those; what a row needs of the
-other slices is one number of each, so the outputs are never gathered.
+Each slice has some columns of the outputs and gets the gradient of these columns. A row needs only
+one number from each of the other slices, so the outputs are never gathered.
 
 Source: Shoeybi et al. 2019 (1909.08053), section 3, for the softmax cross-entropy.
 """
@@ -36,12 +36,12 @@ class SlicedLoss(Protocol):
             group: of all slices, which call together.
 
         Raises:
-            ConfigError: if the targets do not fit the model, for all slices alike.
+            ConfigError: on all slices, if the targets do not fit the model.
         """
 
 
 class _SlicedLabels:
-    """Where the labelled class is one of this slice's columns."""
+    """The rows whose labelled class is one of this slice's columns."""
 
     def __init__(self, batch_size: int, width: int, columns: Span) -> None:
         self._width, self._columns = width, columns
@@ -70,7 +70,7 @@ class _SlicedLabels:
 
 
 class SlicedCrossEntropy:
-    """``CrossEntropy`` by the maximum, the sum of exponentials and the label's output of a row."""
+    """``CrossEntropy`` from a row's maximum, sum of exponentials, and output at the label."""
 
     def __init__(self, batch_size: int, width: int, columns: Span) -> None:
         """Reserve memory for batches; see ``SLICED_LOSSES``."""
@@ -105,7 +105,7 @@ class SlicedCrossEntropy:
 
 
 class SlicedSquared:
-    """``Squared``, whose sum over columns is that over slices."""
+    """``Squared``, with its sum over columns taken over slices, too."""
 
     def __init__(self, batch_size: int, width: int, columns: Span) -> None:
         """Reserve memory for batches; see ``SLICED_LOSSES``."""
@@ -138,7 +138,7 @@ class SlicedSquared:
 def _subtract(
     matrix: FloatArray, picked: FloatArray, index: npt.NDArray[np.intp], inside: FloatArray
 ) -> None:
-    """Subtract 1 at the labelled classes that are inside; elsewhere the same value is put back."""
+    """Subtract 1 at the labelled classes inside the slice; other rows write a value back as is."""
     np.subtract(picked, inside, picked)
     matrix.put(index, picked, mode="clip")
 

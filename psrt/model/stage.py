@@ -1,14 +1,17 @@
-"""What one stage of a chain computes. Pure: it is told which micro-batch is where, and writes.
+"""The computations of one stage of a chain. Pure: the caller says which micro-batch is where.
 
-A step is ``begin``; then for each micro-batch its input is put into ``input(m)``, unless all are
-given at the beginning, ``forward`` fills
-``output(m)``, the gradient of that is put into ``output_gradient(m)``, and ``backward`` fills
-``input_gradient(m)`` and adds to the gradient of the parameters. Who calls may do that in any order
-that a pipeline's schedule asks for: the passes of one micro-batch in turn, weights in ascending
-order of micro-batches, so that a sum has the same bits whatever the schedule.
+A step starts with ``begin``. Then for each micro-batch, in this order:
+
+- the caller puts its input into ``input(m)``, unless all inputs were given at the beginning;
+- ``forward`` fills ``output(m)``;
+- the caller puts the gradient of the output into ``output_gradient(m)``;
+- ``backward`` fills ``input_gradient(m)`` and adds to the gradient of the parameters.
+
+The caller may interleave micro-batches as a pipeline's schedule wants. Gradients of weights must be
+in ascending order of micro-batches, so that a sum has the same bits under every schedule.
 
 ``forward`` and ``backward`` are coroutines, as the layers of a slice wait for sums over all slices;
-without slices nothing is waited for.
+without slices they never wait.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from psrt.pipeline.step import ALL
 Ready = Callable[[int], None]
 
 
-#: Outputs, targets and rows of the batch: see ``Chain.loss``; a slice's has to be waited for.
+#: Outputs, targets and rows of the batch: see ``Chain.loss``; the loss of a slice is awaited.
 StageLoss = Callable[[FloatArray, Any, int], float | Awaitable[float]]
 
 
@@ -62,11 +65,11 @@ class Stage:
             shape: of batches and of what is kept.
             loss: of the last stage; None in the others.
             group: for layers that are slices.
-            boundary: arrays of the caller's to use.
-            summed: makes arrays that are summed over slices; None makes them as all others.
+            boundary: arrays of the caller to use.
+            summed: makes arrays that are summed over slices; None makes them like all others.
 
         Raises:
-            ConfigError: if those do not fit the layers.
+            ConfigError: if the arrays do not fit the layers.
         """
         assert layers, "a stage has at least one layer"
         self.layers, self.shape = tuple(layers), shape
@@ -84,7 +87,7 @@ class Stage:
         self._runs_down = [
             (len(layers) - i, len(layers) - j) for i, j in _runs(self._sums_down[::-1])
         ]
-        #: Where each micro-batch lies, its parameters, and the rows that its loss is divided by.
+        #: The place of each micro-batch, its parameters, and the rows that its loss is divided by.
         self._slots: list[Slot | None] = [None] * shape.micro_batches
         self._views: list[tuple[Vector, ...]] = [()] * shape.micro_batches
         self._of: list[int] = [0] * shape.micro_batches
@@ -94,11 +97,11 @@ class Stage:
         self._written = False
         self._scratch: tuple[Vector, ...] = ()
         self._alive: set[int] = set()
-        #: Most micro-batches whose activations were kept at once.
+        #: The most micro-batches whose activations were kept at once.
         self.most_alive = 0
-        #: Micro-batches that went forward since the beginning, once more where recomputed.
+        #: Forward passes of micro-batches so far, including recomputed ones.
         self.forwards = 0
-        #: Of those, how many were recomputed.
+        #: The number of those that were recomputed.
         self.recomputed = 0
 
     @property
@@ -107,7 +110,7 @@ class Stage:
         return self._loss is not None
 
     def gradient_spans(self) -> tuple[Span, ...]:
-        """Return the layers' spans, the last one first: the order in which they are ready."""
+        """Return the layers' spans, the last layer first: the order in which they are ready."""
         return self._spans[::-1]
 
     @property
@@ -126,8 +129,8 @@ class Stage:
         """Begin a step.
 
         Args:
-            rows: of the batch, cut into micro-batches by ``even_spans``. Those that get no row are
-                skipped; without any row the gradient is zero.
+            rows: of the batch, split into micro-batches by ``even_spans``. Micro-batches without
+                rows are skipped; without any row the gradient is zero.
             params: (n,), which must not change before the last pass of the step.
             gradient: (n,), receives the sum over all micro-batches.
             x: (rows, inputs), C-contiguous, of a stage whose ``shape`` has inputs ``given``: must
@@ -137,7 +140,7 @@ class Stage:
         self.collect(gradient)
 
     def _arrange(self, rows: int, views: tuple[Vector, ...], x: FloatArray | None) -> None:
-        """Lay out the micro-batches of a batch, all with these parameters of the layers."""
+        """Assign places to the micro-batches of a batch, all with the same parameters."""
         if rows > self.shape.rows:
             raise ConfigError(f"a batch of {rows} rows for a stage made for {self.shape.rows}")
         if rows not in self._batches:
@@ -157,16 +160,16 @@ class Stage:
         self._alive.clear()
 
     def admit(self, m: int, rows: int, params: Vector, x: FloatArray | None = None) -> None:
-        """Let micro-batch m be a batch of its own: ``begin`` of an asynchronous schedule.
+        """Begin batch m as one micro-batch: the ``begin`` of an asynchronous schedule.
 
-        It takes the place of the one ``slots`` before it, the number of batches in flight; called
-        again, it goes on with other memory for its parameters.
+        It takes the place of batch m − ``slots``, the number of batches in flight. A second call
+        for m switches to other memory with its parameters.
 
         Args:
             m: the number of the batch, counted from 0.
             rows: of the batch, at most ``shape.micro_rows``.
             params: (n,), for its forward and for its backward pass.
-            x: as of ``begin``.
+            x: as in ``begin``.
         """
         if rows > self.shape.micro_rows:
             raise ConfigError(f"a batch of {rows} rows for slots of {self.shape.micro_rows}")
@@ -178,11 +181,11 @@ class Stage:
         self._views[place], self._of[place] = self._params.of(params), rows
 
     def collect(self, gradient: Vector) -> None:
-        """Have the next gradient written into ``gradient`` (n,), and those after it added."""
+        """Have the next gradient written into ``gradient`` (n,), and later ones added to it."""
         self._gradient, self._written = list(self._gradients.of(gradient)), False
 
     def gradient(self, i: int) -> Vector:
-        """Return the gradient of the i-th of ``gradient_spans``, as far as it is made."""
+        """Return the gradient of the i-th of ``gradient_spans``, as far as it is computed."""
         return self._gradient[-1 - i]
 
     def _place(self, m: int, span: Span) -> Slot | None:
@@ -195,35 +198,35 @@ class Stage:
         return self._slots[m % self.shape.micro_batches]
 
     def rows(self, m: int) -> int:
-        """Return the rows of micro-batch m; one that has none has no arrays and no passes."""
+        """Return the rows of micro-batch m; without rows it has no arrays and no passes."""
         slot = self._slot(m)
         return 0 if slot is None else slot.rows
 
     def input(self, m: int) -> FloatArray:
-        """Return where the input of micro-batch m goes, (rows, inputs), and stays until the end."""
+        """Return the array for the input of micro-batch m, (rows, inputs), kept until the end."""
         return _there(self._slot(m)).values[0]
 
     def output(self, m: int) -> FloatArray:
-        """Return where ``forward`` writes the output of micro-batch m, (rows, outputs).
+        """Return the array that ``forward`` writes the output of micro-batch m to, (rows, outputs).
 
-        Where activations are recomputed, and the array is the stage's own, it lasts until the next
+        If activations are recomputed, and the array is the stage's own, it is valid until the next
         pass.
         """
         return _there(self._slot(m)).values[-1]
 
     def output_gradient(self, m: int) -> FloatArray:
-        """Return where the output's gradient goes before ``backward``, which overwrites it."""
+        """Return the array for the output's gradient, which ``backward`` overwrites."""
         found = _there(self._slot(m)).deltas[-1]
         assert found is not None
         return found
 
     def input_gradient(self, m: int) -> FloatArray:
-        """Return where ``backward`` writes the gradient of the input; not in the first stage.
+        """Return the array that ``backward`` writes the input's gradient to; not in stage 0.
 
-        In an array of the stage's own it lasts until the next backward pass.
+        An array of the stage itself is valid until the next backward pass.
         """
         found = _there(self._slot(m)).deltas[0]
-        assert found is not None, "nobody asks for the gradient of the model's input"
+        assert found is not None, "the model's input has no gradient"
         return found
 
     async def forward(self, m: int) -> None:
@@ -254,7 +257,7 @@ class Stage:
         return await self._backward(m, targets, weights=True, ready=ready)
 
     async def backward_input(self, m: int, targets: AnyArray | None = None) -> float:
-        """Compute the gradient of the input alone; otherwise as ``backward``."""
+        """Compute only the gradient of the input; otherwise like ``backward``."""
         return await self._backward(m, targets, weights=False, ready=None)
 
     @np.errstate(all="ignore")
@@ -262,11 +265,11 @@ class Stage:
         """Add the gradient of the parameters, after ``backward_input``.
 
         Args:
-            m: the micro-batch, or ``ALL`` of the step's in one product for each layer.
-            ready: as for ``backward``.
+            m: the micro-batch, or ``ALL`` of the step in one product for each layer.
+            ready: as in ``backward``.
 
         Returns:
-            What is to be waited for; here nothing.
+            An awaitable, if there is anything to wait for; here None.
         """
         slot = self._whole if m == ALL else self._slot(m)
         assert m != ALL or self.shape.kept_rows == self.shape.rows, (
@@ -337,7 +340,7 @@ class Stage:
     async def _loss_of(self, slot: Slot, targets: AnyArray | None, rows: int) -> float:
         """Return the loss, and leave its gradient for the backward pass.
 
-        The outputs stay what they are: a layer may read its y there.
+        The outputs themselves do not change: a layer may read its y there.
         """
         assert self._loss is not None
         outputs = slot.deltas[-1]
@@ -363,7 +366,7 @@ class Stage:
         weights: bool,
         ready: Ready | None,
     ) -> Awaitable[None] | None:
-        """Go back through layers ``top - 1`` to ``bottom``; return what has to be waited for."""
+        """Go back through layers ``top - 1`` to ``bottom``; return a sum to await, if any."""
         values, saved, deltas = slot.values, slot.saved, slot.deltas
         last = len(self.layers) - 1
         waiting: Awaitable[None] | None = None
@@ -372,7 +375,7 @@ class Stage:
             assert dy is not None
             layer.backward_input(dy, values[i], values[i + 1], saved[i], params[i], dx)
             if dx is not None and self._sums_down[i]:  # then i is the last one here
-                waiting = self._reduce.sum(dx)  # under way while the weights are computed
+                waiting = self._reduce.sum(dx)  # in flight while the weights are computed
             if weights:
                 self._weight(i, slot)
                 if ready is not None:
@@ -396,7 +399,7 @@ class Stage:
 
 
 def _runs(ends: Sequence[bool]) -> list[tuple[int, int]]:
-    """Cut positions behind each that is marked, and at the end.
+    """Split positions behind each marked one, and at the end.
 
     >>> _runs([False, True, False])
     [(0, 2), (2, 3)]

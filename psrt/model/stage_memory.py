@@ -1,8 +1,8 @@
-"""The memory of a stage: what lies where for each micro-batch, and how much that is. Pure.
+"""The memory of a stage: the arrays of each micro-batch, and their size. Pure.
 
 A *slot* holds one micro-batch from its forward pass until the last of its backward passes. Each
-layer has one array with the rows of all slots, so that micro-batches that were computed one by one
-are, side by side, one matrix. What is not needed for that long is there once.
+layer has one array with the rows of all slots. So micro-batches that were computed one by one are,
+side by side, one matrix. Arrays that are not needed for that long exist once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from psrt.model.chain import ChainLayer
 
 @dataclass(frozen=True, slots=True)
 class StageShape:
-    """What the size of a stage's memory depends on, beside its layers."""
+    """The numbers that the size of a stage's memory depends on, beside its layers."""
 
-    #: Most rows of a batch.
+    #: The most rows of a batch.
     rows: int
     #: Micro-batches of a batch, M.
     micro_batches: int = 1
-    #: Micro-batches that are alive at once, at most; None for all of them.
+    #: The most micro-batches that are alive at once; None for all of them.
     slots: int | None = None
     #: Whether weights' gradients are taken apart from those of inputs, and may come later.
     split: bool = False
-    #: Whether only the input of a micro-batch is kept, and the rest computed once more.
+    #: Whether only the input of a micro-batch is kept, and the rest recomputed.
     recompute: bool = False
     #: Whether this is the model's first stage, whose input has no gradient.
     first: bool = True
-    #: Whether inputs are given with each batch and read where they are, as those of the model.
+    #: Whether inputs are given with each batch and read in place, such as the model's input.
     given: bool = False
 
     def __post_init__(self) -> None:
@@ -53,12 +53,12 @@ class StageShape:
 
     @property
     def micro_rows(self) -> int:
-        """Most rows of a micro-batch."""
+        """The most rows of a micro-batch."""
         return -(-self.rows // self.micro_batches)
 
     @property
     def kept_rows(self) -> int:
-        """Rows of an array with a place for every slot: a whole batch where that is no more."""
+        """Rows of an array with a place for every slot, but not more than a batch has."""
         slots = self.micro_batches if self.slots is None else self.slots
         return min(self.rows, slots * self.micro_rows)
 
@@ -93,10 +93,10 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """Arrays of the caller's that a stage shall use for its own, such as shared memory.
+    """Arrays of the caller that a stage uses instead of its own, such as shared memory.
 
-    Whoever is at the other end of one may have other slots. So in an array with the rows of a whole
-    batch each micro-batch lies where it does in the batch, and in a shorter one they take turns:
+    The rank at the other end of an array may have other slots. So if the array has the rows of a
+    whole batch, each micro-batch lies where it does in the batch. In a shorter one they take turns:
     the m-th lies at the ``m mod k``-th place of k.
     """
 
@@ -111,7 +111,7 @@ Empty = Callable[[int, int], FloatArray]
 
 
 def sums(layer: ChainLayer, way: str) -> bool:
-    """Return whether what a layer gives is a part of a sum; that of a whole one is not.
+    """Return whether a layer's result is one term of a sum; a layer that is not a slice has none.
 
     Args:
         layer: of a chain, or a slice of one.
@@ -135,11 +135,11 @@ class StageMemory:
         Args:
             layers: of the stage.
             shape: of batches and of what is kept.
-            boundary: arrays of the caller's.
-            summed: makes those that are summed over slices; None makes them as all others.
+            boundary: arrays of the caller.
+            summed: makes arrays that are summed over slices; None makes them like all others.
 
         Raises:
-            ConfigError: if one of those has another width, too few rows, or another type.
+            ConfigError: if an array has another width, too few rows, or another type.
         """
         given = boundary or Boundary()
         self.shape = shape
@@ -167,12 +167,12 @@ class StageMemory:
             for layer, above in pairwise(layers)
         ]
         self._deltas += [self._array(given.output_gradients, late, layers[-1].outputs)]
-        #: Where outputs are computed once more; None where they are.
+        #: Where outputs are recomputed; None: in place.
         self._again: FloatArray | None = None
         if shape.recompute and given.outputs is not None:
             self._again = _new(one, layers[-1].outputs)
         arrays = [it for it in (*self._values, *self._saved, *self._deltas) if it is not None]
-        #: Micro-batches after which all arrays are used the same way again.
+        #: The number of micro-batches after which the use of all arrays repeats.
         self._turns = math.lcm(*(self._turns_in(it) or 1 for it in arrays), shape.micro_batches)
         #: Bytes of all arrays.
         self.nbytes = sum(it.nbytes for it in arrays)
@@ -198,10 +198,10 @@ class StageMemory:
         return self._slots[key]
 
     def again(self, slot: Slot) -> Slot:
-        """Return where a micro-batch is computed once more.
+        """Return the arrays for recomputing a micro-batch.
 
-        Its outputs in an array of the caller's stay what they are: the next stage may be reading
-        them, for the gradient of its weights.
+        Its outputs in an array of the caller stay unchanged: the next stage may be reading them,
+        for the gradient of its weights.
         """
         if self._again is None:
             return slot
@@ -215,7 +215,7 @@ class StageMemory:
         return array[start : start + rows]
 
     def _turns_in(self, array: FloatArray) -> int:
-        """Return how many micro-batches take turns in an array; 0 if each has a place."""
+        """Return the number of micro-batches that take turns in an array; 0 if each has a place."""
         of_caller = any(array is it for it in self._given)
         whole = self.shape.rows if of_caller else self.shape.kept_rows
         return 0 if len(array) >= whole else len(array) // self.shape.micro_rows

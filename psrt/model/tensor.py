@@ -1,11 +1,11 @@
-"""An MLP whose layers are split across ranks, by columns and by rows in turn. Pure.
+"""An MLP whose layers are split over several ranks, by columns and by rows in turn. Pure.
 
 Layers come in pairs. The first of a pair is split by columns: a slice takes whole rows of x and
-gives some of the columns of y, its activation included. The second is split by rows: it takes those
-columns and gives a part of the sum that is its output. So a pair has one sum forward, behind its
-second layer, and one backward, of the gradient of its first layer's input, and whatever is not a
-slice is the same on all ranks. If the number of layers is odd, the last has no second: each slice
-then has some columns of the outputs, and the loss takes what it needs of the others.
+computes some columns of y, including its activation. The second is split by rows: it takes those
+columns and computes one term of the sum that is its output. So a pair has one sum forward, after
+its second layer, and one backward, of the gradient of its first layer's input. All other arrays are
+the same on all ranks. If the number of layers is odd, the last has no second: each slice then has
+some columns of the outputs, and the loss takes what it needs from the others.
 
 Source: Shoeybi et al. 2019 (1909.08053), section 3.
 """
@@ -29,17 +29,17 @@ from psrt.model.workspace import Workspace
 
 
 class ColumnSlice(Dense):
-    """Some columns of a dense layer; what it gives for dx is a part of a sum."""
+    """Some columns of a dense layer; its ``dx`` is one term of a sum."""
 
     sums_backward = True
 
 
 @dataclass(eq=False)
 class RowSlice:
-    """Some rows of a dense layer's weight; what it gives for y is a part of a sum.
+    """Some rows of a dense layer's weight; its output is one term of a sum.
 
-    Parameters are the weight (inputs, outputs), then the bias (outputs,) in one of the slices: it
-    is added to that one's part.
+    Parameters are the weight (inputs, outputs) and, in one of the slices, the bias (outputs,),
+    which is added to the term of that slice.
     """
 
     sums_forward = True
@@ -66,7 +66,7 @@ class RowSlice:
         return vector[self.inputs * self.outputs :]
 
     def forward(self, x: FloatArray, params: Vector, out: FloatArray, saved: FloatArray) -> None:
-        """Write this slice's part of the sums."""
+        """Write this slice's term of the sums."""
         np.dot(x, self._weight(params), out=out)
         if self.biased:
             rows_of_bias = self.space.scratch(*out.shape)
@@ -74,7 +74,7 @@ class RowSlice:
             np.add(out, rows_of_bias, out)
 
     def finish(self, out: FloatArray, params: Vector, saved: FloatArray) -> None:
-        """Make the values of the sums, on each rank the same."""
+        """Turn the sums into values, the same on each rank."""
         if self.activation is not None:
             self.activation.forward(out, saved, self.space)
 
@@ -103,7 +103,7 @@ class RowSlice:
 
 
 class TensorSlice:
-    """What one of several ranks has of an MLP: its layers, its parameters and its loss.
+    """One rank's part of an MLP: its layers, its parameters and its loss.
 
     >>> first, second = (TensorSlice(MLP([2, 3, 2], batch_size=4), 2, i) for i in range(2))
     >>> first.part.size, second.part.size  # of 17 parameters; the second layer's bias is in one
@@ -113,13 +113,13 @@ class TensorSlice:
     def __init__(
         self, model: MLP, slices: int, index: int, group: SliceGroup | None = None
     ) -> None:
-        """Cut a model.
+        """Split a model.
 
         Args:
-            model: the whole one.
-            slices: their number, T.
-            index: of this one, in [0, T).
-            group: of all slices; needed by ``loss`` alone.
+            model: the whole model.
+            slices: the number of slices, T.
+            index: of this slice, in [0, T).
+            group: of all slices; only needed by ``loss``.
 
         Raises:
             ConfigError: if a layer has fewer columns than there are slices.
@@ -150,7 +150,7 @@ class TensorSlice:
                 layers.append(RowSlice(rows.size, outputs, whole.activation, space, biased=biased))
             parts.append(Part([weight, *Part.of_spans([shown])]))
         self._layers = tuple(layers)
-        #: Which of the model's parameters this slice has of each layer.
+        #: By layer, this slice's part of the model's parameters.
         self.parts = tuple(parts)
         self._loss = None
         if len(layers) % 2:
@@ -159,7 +159,7 @@ class TensorSlice:
 
     @property
     def part(self) -> Part:
-        """Which of the model's parameters this slice has, in the order of its layers."""
+        """This slice's part of the model's parameters, in the order of its layers."""
         return Part(it for part in self.parts for it in part)
 
     def layers(self) -> tuple[ChainLayer, ...]:
@@ -184,13 +184,13 @@ def tensor_slice(
     """Return a slice of a problem's model; see ``TensorSlice``.
 
     Raises:
-        ConfigError: if the problem does not say how it is cut, or there are too many slices.
+        ConfigError: if the problem has no ``tensor_slice()``, or there are too many slices.
     """
     asked = getattr(problem, "tensor_slice", None)
     if not callable(asked):
         raise ConfigError(
             f"the problem, {type(problem).__name__}, has no tensor_slice(): the layers of psrt's "
-            "MLP alone can be cut into slices"
+            "MLP alone can be split into slices"
         )
     found: TensorSlice = asked(slices, index, group)
     return found

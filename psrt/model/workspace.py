@@ -1,4 +1,4 @@
-"""Scratch memory that the layers of a model share. Knows sizes, never what is computed in it."""
+"""Scratch memory that the layers of a model share. Knows sizes, never contents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psrt.core.arrays import FloatArray
 class Workspace:
     """Two arrays whose content lasts for one call: one for anything, one that is always zero.
 
-    They grow to the largest that was asked for, so only the first step of a size allocates.
+    They grow to the largest size requested, so only the first step of a size allocates.
 
     >>> Workspace().zeros(1, 3)
     array([[0., 0., 0.]], dtype=float32)

@@ -15,7 +15,7 @@ class Adam:
     """m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², θ ← θ − η·m̂/(√v̂ + ε).
 
     m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) undo the start from zero; t is ``updates``. Weight decay
-    λ is part of the gradient, g + λθ, or, decoupled, a shrinking θ·(1 − ηλ) beside the step.
+    λ is part of the gradient, g + λθ; or, decoupled, it shrinks θ by a factor (1 − ηλ) instead.
 
     Args:
         n: elements of θ.

@@ -69,7 +69,7 @@ class DelayCompensated:
         """Do nothing: the mean square is of gradients, which ``block`` sees."""
 
     def _root(self, span: Span, square: Vector) -> Vector:
-        """Fold G⊙G into the mean square and return √(M + ε), in the place of ``square``."""
+        """Fold G⊙G into the mean square and return √(M + ε), overwriting ``square``."""
         mean_square = span.of(self.state["mean_square"])
         np.multiply(square, self._rest, square)
         np.multiply(mean_square, self._memory, mean_square)

@@ -11,8 +11,8 @@ from psrt.optim.optimizer import block_scratch, scalar
 
 #: Memory of the steps' mean square, and the ε that keeps C above zero.
 _MEMORY, _EPSILON = 0.999, 1e-8
-#: Fraction of the peak rate below which a step is not observed: rounding of the parameters would
-#: be too large a part of it.
+#: Steps at less than this fraction of the peak rate are not observed: rounding of the parameters
+#: would be too large a part of them.
 _LEAST_RATE = 1e-3
 _ONE = scalar(1)
 

@@ -2,7 +2,7 @@
 
 Every optimizer here is element-wise: element i of the next parameters depends only on element i
 of the inputs and of the state, by float32 operations that round the same everywhere. So a vector
-that is cut into shards and blocks, in any way, ends with the same bits as the whole one.
+that is split into shards and blocks, in any way, ends with the same bits as the whole one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from psrt.core.arrays import Vector
 from psrt.core.partition import Span, block_spans
 
-#: Most elements of one update: a block of parameters, one of gradients and one of scratch are
-#: then 768 KiB and stay in a core's second-level cache from one pass over them to the next.
+#: The most elements of one update. A block of parameters, one of gradients and one of scratch then
+#: take 768 KiB, and stay in a core's second-level cache from one pass over them to the next.
 BLOCK = 65536
 
 

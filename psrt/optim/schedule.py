@@ -12,7 +12,7 @@ _HAIR = 1e-6
 
 
 class Schedule:
-    """A learning rate that warms up linearly and goes on as its row says.
+    """A learning rate that warms up linearly and then follows its row.
 
     >>> from psrt.optim.table import Cosine
     >>> schedule = Schedule(Cosine(warmup=2), 0.8, epochs=10)
@@ -24,7 +24,7 @@ class Schedule:
         """Set the curve.
 
         Args:
-            row: its warm-up, and how it goes on.
+            row: its warm-up, and the curve after it.
             lr: peak rate, at the end of the warm-up.
             epochs: end of the run; later progress gets its last rate.
 

@@ -1,8 +1,8 @@
 """Staleness-aware rates: the weight of a gradient, by the age of its parameters.
 
 The staleness τ of a gradient is the number of updates that its shard has made since the
-parameters it was computed on. A rule transforms each gradient before gradients are averaged, and
-never the learning rate that they share. Most rules are a factor r(τ); the element-wise ones
+parameters it was computed on. A rule transforms each gradient before gradients are averaged; it
+never changes the learning rate that they share. Most rules are a factor r(τ). Element-wise rules
 (``delay_compensated.py``, ``gap_aware.py``) also look at how far each parameter has moved.
 """
 
@@ -16,21 +16,21 @@ import numpy as np
 from psrt.core.arrays import Vector
 from psrt.core.partition import Span
 
-#: Smallest factor of the rules that only weaken a gradient: 0 would count as dropped.
+#: The smallest factor of rules that scale gradients down: 0 would count as dropped.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 class StalenessRate(Protocol):
     """One rule, on one shard of ``n`` elements.
 
-    A server does, per gradient in the order of application: ``scale(τ)``, leave the gradient
-    out if that is 0.0, and, if ``elementwise``, ``block`` on every block. Then, per update
-    and if ``elementwise``, ``observe`` on every block, from the first one to the last. To spare
-    the memory of a whole vector, block i + 1 may be asked for after block i was observed; it must
-    come out as if no block of this update had been observed.
+    A server calls, per gradient in the order of application, ``scale(τ)``. If that is 0.0, it
+    leaves the gradient out; otherwise, if ``elementwise``, it calls ``block`` on every block. Then,
+    per update and if ``elementwise``, it calls ``observe`` on every block, in order. To save the
+    memory of a whole vector, ``block`` may be called for block i + 1 after block i was observed:
+    the result must be as if no block of this update had been observed.
     """
 
-    #: Whether ``block`` and ``observe`` take part; otherwise ``scale`` is the whole rule.
+    #: Whether ``block`` and ``observe`` are used; otherwise ``scale`` is the whole rule.
     elementwise: bool
     #: Whether ``block`` needs the parameters that the gradient was computed on.
     needs_read: bool
@@ -54,7 +54,7 @@ class StalenessRate(Protocol):
         """
 
     def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
-        """Learn from one block of an update that was made with learning rate ``lr``.
+        """Observe one block of an update that was made with learning rate ``lr``.
 
         Args:
             span: the block's position in the shard.
@@ -65,9 +65,9 @@ class StalenessRate(Protocol):
 
 
 class ScalarRate:
-    """What rules that are one factor have in common: nothing element-wise takes place."""
+    """The common part of rules that are one factor: nothing is element-wise."""
 
-    #: What a checkpoint keeps, see ``psrt.checkpoint.state``.
+    #: The state in a checkpoint, see ``psrt.checkpoint.state``.
     saved: tuple[str, ...] = ()
     elementwise = False
     needs_read = False
@@ -78,11 +78,11 @@ class ScalarRate:
     def block(
         self, span: Span, grad: Vector, theta_now: Vector, theta_read: Vector, out: Vector
     ) -> None:
-        """Copy: the factor is all there is to the rule."""
+        """Copy: the factor is the whole rule."""
         np.copyto(out, grad)
 
     def observe(self, span: Span, theta_before: Vector, theta_after: Vector, lr: float) -> None:
-        """Learn nothing."""
+        """Do nothing."""
 
 
 class Constant(ScalarRate):
@@ -111,7 +111,7 @@ class MeanInverse(ScalarRate):
     """r = 1/⟨τ⟩ over the last gradients, this one included, and at most 1.
 
     Source: Gupta, Zhang, Wang, Rudra, ICDM 2016 (1509.04210), who divide by the mean staleness
-    of the protocol; over a window it needs not be known before.
+    of the protocol; the mean over a window need not be known in advance.
 
     >>> rate = MeanInverse(window=2)
     >>> [rate.scale(staleness) for staleness in (4, 0, 0)]
@@ -128,7 +128,7 @@ class MeanInverse(ScalarRate):
         self._sum = 0
 
     def scale(self, staleness: int) -> float:
-        """Take ``staleness`` into the window and return 1/⟨τ⟩."""
+        """Add ``staleness`` to the window and return 1/⟨τ⟩."""
         at = self._seen % len(self._last)
         self._sum += staleness - self._last[at]
         self._last[at] = staleness
@@ -137,7 +137,7 @@ class MeanInverse(ScalarRate):
 
 
 class Power(ScalarRate):
-    """r = (1 + τ)^−p. Ours, for comparison.
+    """r = (1 + τ)^−p. psrt's own, for comparison.
 
     >>> Power(power=0.5).scale(3)
     0.5
@@ -153,7 +153,7 @@ class Power(ScalarRate):
 
 
 class Exponential(ScalarRate):
-    """r = e^(−bτ). Ours, for comparison.
+    """r = e^(−bτ). psrt's own, for comparison.
 
     >>> Exponential(decay=math.log(2)).scale(2)
     0.25
@@ -182,5 +182,5 @@ class Drop(ScalarRate):
         self._limit = limit
 
     def scale(self, staleness: int) -> float:
-        """Return 1 or, where the gradient is to be dropped, 0."""
+        """Return 1 or, if the gradient must be dropped, 0."""
         return 1.0 if staleness <= self._limit else 0.0

@@ -1,6 +1,6 @@
 """Every optimizer, staleness-aware rate and schedule of learning rates, one row each.
 
-A new one is a file with its class and a row here, or in another package. Without numpy: flags are
+A new one is a file with its class and a row, here or in another package. Needs no numpy: flags are
 made from the rows, which know where their classes are.
 """
 
@@ -30,11 +30,11 @@ class OptimizerRow(Row):
     vectors: ClassVar[int] = 0
     #: Whether it moves an element whose gradient is 0, by what it keeps of earlier ones.
     coasts: ClassVar[bool] = False
-    #: The codec whose other half it is.
+    #: The codec that it belongs to.
     codec: ClassVar[str | None] = None
 
     def line(self) -> str:
-        """Return it in a few words."""
+        """Return a description in a few words."""
         return f"{self.summary}; --lr {self.lr}"
 
     def make(self, n: int, *, weight_decay: float = 0.0) -> Optimizer:
@@ -48,7 +48,7 @@ class OptimizerRow(Row):
         return made
 
     def moves_without(self, weight_decay: float, *, had_one: bool = True) -> str:
-        """Return what would move a parameter that has no gradient; empty if nothing.
+        """Return what would move a parameter without a gradient; empty if nothing would.
 
         Args:
             weight_decay: at least 0.
@@ -80,7 +80,7 @@ class Sgd(OptimizerRow):
 class Momentum(OptimizerRow):
     """Heavy ball."""
 
-    name, summary = "momentum", "steps along a velocity, the heavy ball's"
+    name, summary = "momentum", "steps along a velocity (heavy ball)"
     home, lr = "psrt.optim.sgd:Momentum", 0.05
     vectors, coasts = 1, True
     momentum: float = knob(
@@ -92,13 +92,13 @@ class Momentum(OptimizerRow):
 class Nesterov(Momentum):
     """Heavy ball that looks ahead."""
 
-    name, summary = "nesterov", "steps along a velocity, and once more along the gradient"
+    name, summary = "nesterov", "steps along a velocity, plus one along the gradient"
     fixed = MappingProxyType({"nesterov": True})
 
 
 @dataclass(frozen=True)
 class Adagrad(OptimizerRow):
-    """Steps that shrink with what gradients there were."""
+    """Steps that shrink as squared gradients add up."""
 
     name, summary = "adagrad", "steps over the root of the sum of squares"
     home, lr = "psrt.optim.adagrad:Adagrad", 0.02
@@ -119,9 +119,9 @@ class Adam(OptimizerRow):
 
 
 class AdamW(Adam):
-    """The same with decoupled weight decay."""
+    """``Adam`` with decoupled weight decay."""
 
-    name, summary = "adamw", "as adam, with decoupled weight decay"
+    name, summary = "adamw", "like adam, with decoupled weight decay"
     fixed = MappingProxyType({"decoupled": True})
 
 
@@ -147,7 +147,7 @@ OPTIMIZERS: Final = Rows("optimizer", "psrt.optimizers", OptimizerRow, (
 
 @dataclass(frozen=True)
 class OuterRow(Row):
-    """The step that local SGD takes from the mean of its workers, not all the way to it."""
+    """The step that local SGD takes towards the mean of its workers, instead of taking the mean."""
 
     lr: float = knob(0.7, REAL, "learning rate of the outer step", exclusive_min=0, max=1e6)
 
@@ -179,10 +179,10 @@ class RateRow(Row):
 
     #: Facts of a shard and a run that its class takes, beside its knobs: n, max_lr.
     takes: ClassVar[tuple[str, ...]] = ()
-    #: Whether it is none, and whether it never scales a gradient.
+    #: Whether it is the neutral rate, and whether it never scales a gradient.
     is_usual: ClassVar[bool] = False
     never_scales: ClassVar[bool] = False
-    #: Why gradients that are late by a pipeline cannot have it, without servers and with them.
+    #: Why gradients delayed by a pipeline cannot use it, without servers and with them.
     not_alone: ClassVar[str] = ""
     not_served: ClassVar[str] = ""
 
@@ -192,7 +192,7 @@ class RateRow(Row):
         return None
 
     def settled(self) -> Self:
-        """Return the row with what was left open."""
+        """Return the row with all open knobs set."""
         return self
 
     def make(self, n: int, *, max_lr: float) -> StalenessRate:
@@ -209,7 +209,7 @@ class RateRow(Row):
 
 
 class Constant(RateRow):
-    """No rate at all."""
+    """Never scales a gradient."""
 
     name, summary = "constant", "as if gradients were fresh"
     home = "psrt.optim.staleness:Constant"
@@ -250,7 +250,7 @@ class Exponential(RateRow):
 
 @dataclass(frozen=True)
 class Drop(RateRow):
-    """Nothing beyond an age; the policy of a server drops it."""
+    """Drops gradients beyond an age; the policy of a server does that."""
 
     name, summary = "drop", "1, and nothing of gradients whose tau is above K"
     home = "psrt.optim.staleness:Drop"
@@ -264,17 +264,17 @@ class Drop(RateRow):
         return self.limit
 
 
-_OLDER = "servers keep what a worker read last, and this one is of older reads"
+_OLDER = "servers keep the parameters that a worker read last, and this gradient is of older ones"
 #: Strengths of delay compensation, plain and adaptive (Zheng et al. 2017, arXiv 1609.08326).
 _PLAIN, _ADAPTIVE = 0.04, 2.0
 
 
 @dataclass(frozen=True)
 class DelayCompensated(RateRow):
-    """A gradient at where the parameters are now, by a second order."""
+    """A gradient moved to the current parameters, by a second-order term."""
 
     name = "delay-compensated"
-    summary = "add what the gradient would have changed by since it was computed"
+    summary = "add the estimated change of the gradient since it was computed"
     home = "psrt.optim.delay_compensated:DelayCompensated"
     takes = ("n",)
     not_served = _OLDER
@@ -291,12 +291,12 @@ class DelayCompensated(RateRow):
 
 
 class GapAware(RateRow):
-    """A gradient over how far each parameter has moved."""
+    """A gradient divided by how far each parameter has moved."""
 
     name, summary = "gap-aware", "divide by how many steps each parameter has moved"
     home = "psrt.optim.gap_aware:GapAware"
     takes = ("n", "max_lr")
-    not_alone = "what it measures is a server's updates"
+    not_alone = "it measures a server's updates"
     not_served = _OLDER
 
 
@@ -308,7 +308,7 @@ STALENESS_RATES: Final = Rows("staleness rate", "psrt.staleness_rates", RateRow,
 
 @dataclass(frozen=True)
 class ScheduleRow(Row):
-    """A learning rate that warms up linearly, and how it goes on.
+    """A learning rate that warms up linearly, and its curve after that.
 
     Source: warm-up, Goyal et al. 2017 (1706.02677).
     """
@@ -317,16 +317,16 @@ class ScheduleRow(Row):
         0.0, REAL, "number of epochs in which the rate rises from 0 to --lr",
         kw_only=True, min=0, max=1e9, synonyms=("warmup-epochs",),
     )  # fmt: skip
-    #: Whether it stays where it is.
+    #: Whether the rate stays constant after the warm-up.
     stays: ClassVar[bool] = False
 
     def share(self, since: float, length: float, hair: float) -> float:
-        """Return what the largest rate is multiplied by, in ``[0, 1]``.
+        """Return the factor on the largest rate, in ``[0, 1]``.
 
         Args:
             since: epochs after the warm-up, at least 0.
             length: epochs from there to the end of the run, at least 0; may be infinite.
-            hair: how far off ``since`` may be by rounding.
+            hair: the largest rounding error of ``since``.
         """
         raise NotImplementedError
 
@@ -344,7 +344,7 @@ class Always(ScheduleRow):
 
 @dataclass(frozen=True)
 class Steps(ScheduleRow):
-    """Down in steps."""
+    """Falls in steps."""
 
     name, summary = "step", "multiply by a factor every few epochs"
     epochs: float = knob(
@@ -364,7 +364,7 @@ class Steps(ScheduleRow):
 
 
 class Cosine(ScheduleRow):
-    """One period that ends at zero.
+    """Half a period of a cosine, which ends at zero.
 
     Source: Loshchilov & Hutter, ICLR 2017 (1608.03983).
     """
@@ -372,7 +372,7 @@ class Cosine(ScheduleRow):
     name, summary = "cosine", "half a period, which ends at 0 with the run"
 
     def share(self, since: float, length: float, hair: float) -> float:
-        """Return a cosine of the share that is over."""
+        """Return a cosine of the share of the time that has passed."""
         return 0.5 * (1 + math.cos(math.pi * min(1.0, since / length))) if length else 1.0
 
 

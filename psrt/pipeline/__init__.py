@@ -2,10 +2,10 @@
 
 ``registry.py`` has a row for each schedule, ``step.py`` the nomenclature, and ``schedules/`` the
 orders of computations with their derivations; ``messages.py`` adds the messages. A new schedule is
-one such file and one row; the tests under ``tests/pure/pipeline`` then run it for every P and M,
-the prover (``proof.py``) shows that each micro-batch passes each stage once in each direction, and
-broken copies of it show that the prover detects errors. Importing this package does not import
-numpy.
+one file there and one row. The tests under ``tests/pure/pipeline`` then run it for every P and M.
+The prover (``proof.py``) shows that each micro-batch passes each stage once in each direction, and
+broken copies of the schedule show that the prover detects errors. Importing this package does not
+import numpy.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""Split a chain of layers into stages, so that the slowest stage is as fast as possible. Pure.
+"""Split a chain of layers into stages so that the slowest stage is as cheap as possible. Pure.
 
-A pipeline is as fast as its slowest stage. Stages are spans of layers, so there are (L − 1 choose
-P − 1) ways to split L layers; dynamic programming finds the best in P·L² steps. Let c(k, j) be the
-cost of the slowest of k stages that have the first j layers, split best:
+A pipeline is as fast as its slowest stage. Stages are spans of layers, so L layers can be split in
+(L − 1 choose P − 1) ways; dynamic programming finds the best one in P·L² steps. Let c(k, j) be the
+cost of the slowest stage in the best split of the first j layers into k stages:
 
     c(k, j) = min over i < j of max(c(k − 1, i), cost of layers i to j − 1)
 
-Among the splits with that cost, the one with the most even stages is taken: the sum of the squares
-of their costs is the least. That is a second pass of the same kind, in which no stage may cost more
-than the first pass found.
+Several splits may have the same slowest stage. Of these, the one with the most even stages is
+taken: the one with the least sum of squared costs. That is a second pass of the same kind, in which
+no stage may cost more than the first pass found.
 
-A layer without parameters may be a stage of its own; there are no more stages than layers.
+A layer without parameters alone in a stage is wasteful but allowed: the only limit is that there
+are no more stages than layers.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from psrt.core.partition import Span
 
 
 def balanced(costs: Sequence[float], stages: int) -> tuple[Span, ...]:
-    """Return the layers of each stage, so that the slowest stage is as fast as possible.
+    """Return the layers of each stage, such that the slowest stage is as cheap as possible.
 
     Args:
         costs: of each layer, in any unit, ≥ 0.
-        stages: P ≥ 1; with V chunks a stage, V·P.
+        stages: P ≥ 1; with V chunks per stage, V·P.
 
     Raises:
         ConfigError: if there are fewer layers than stages.
@@ -37,14 +38,14 @@ def balanced(costs: Sequence[float], stages: int) -> tuple[Span, ...]:
     """
     layers = len(costs)
     if not 1 <= stages <= layers:
-        raise ConfigError(f"{layers} layers cannot be cut into {stages} stages")
+        raise ConfigError(f"{layers} layers cannot be split into {stages} stages")
     until = [0.0, *accumulate(costs)]
 
     def cost(start: int, stop: int) -> float:
         return until[stop] - until[start]
 
     most, _ = _best(layers, stages, cost, max)
-    # A stage that is dearer than it need be counts as infinitely dear.
+    # A stage that costs more than the first pass found is ruled out by an infinite cost.
     _, cuts = _best(
         layers,
         stages,
@@ -60,16 +61,16 @@ def _best(
     cost: Callable[[int, int], float],
     together: Callable[[float, float], float],
 ) -> tuple[float, tuple[Span, ...]]:
-    """Return the least cost of all cuts, and the first cut that has it.
+    """Return the least cost of all splits, and the first split that has it.
 
     Args:
-        layers: number of them.
-        stages: number of them, not more.
+        layers: the number of layers.
+        stages: the number of stages, not more than layers.
         cost: (start, stop) → of a stage with these layers.
-        together: the cost of some stages and that of another → of all of them.
+        together: combines the cost of several stages with that of one more.
     """
     best = [cost(0, stop) if stop else float("inf") for stop in range(layers + 1)]
-    #: Of each number of stages but one, by ``stop``: where the last of them starts.
+    #: By number of stages from 2 on, then by ``stop``: where the last stage starts.
     starts = []
     for _ in range(stages - 1):
         choices = [

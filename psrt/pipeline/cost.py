@@ -1,28 +1,27 @@
 """Price a pipeline by its schedule. Pure: steps and seconds, never arrays or MPI.
 
 The computations of all stages are run on clocks (``timeline.py``), each with the time that it takes
-in its virtual stage, and messages with α + β·bytes. A message is sent as soon as it is computed,
-whatever the stage does next; messages of two stages in one direction follow each other. The price
-is the latest clock, without any formula: the tests compare the closed forms in the files of the
-schedules with it.
+in its virtual stage, and messages with α + β·bytes. A message leaves as soon as it is computed,
+whatever the stage does next; messages between two stages in one direction follow each other. The
+price is the latest clock, computed without any formula. Tests compare it with the closed forms in
+the files of the schedules.
 
-**Small products cost more.** A batch of B rows in M micro-batches costs more than B rows at once:
-products of few rows reuse less of the weights that they read. ``slowdown`` says by how much, by
-kind of computation and rows, against the whole batch. Weights that are deferred are one product of
-the whole batch, so they do not pay it.
+**Small products are expensive.** A batch of B rows in M micro-batches costs more than B rows at
+once: products of few rows reuse less of the weights that they read. ``slowdown`` is that factor, by
+kind of computation and number of rows, relative to the whole batch. Deferred weights are one
+product of the whole batch, so they do not pay it.
 
-**The bound of a split.** How much faster P stages are than one process with the whole batch, at
-most:
+**An upper bound.** P stages are faster than one process with the whole batch by at most:
 
     balance × bubble × efficiency
 
-- *balance* is the work of all stages over that of the slowest one: P where all are equal.
-- *bubble* is the share of the time in which a stage is busy, if all were as slow as the slowest and
-  messages were free: 3M/(3M + 2P − 2) for GPipe where f = b = w.
+- *balance* is the work of all stages over that of the slowest: P where all stages cost the same.
+- *bubble* is the share of the time in which a stage is busy, if all were as slow as the slowest
+  and messages were free: 3M/(3M + 2P − 2) for GPipe where f = b = w.
 - *efficiency* is the slowest stage's time for the whole batch over that for its micro-batches.
 
-Where stages are equal, the price is this but for messages. Where they are not, the faster ones make
-the bubble a little smaller.
+Where all stages cost the same, this is the price itself, except for messages. Otherwise the cheaper
+stages make the bubble a little smaller than it says.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ from psrt.pipeline.schedule import PipelineSchedule
 from psrt.pipeline.step import ALL, Kind, PipelineStep
 from psrt.pipeline.timeline import Run, timeline
 
-#: (kind, rows) → how often as long a row takes in a product of these rows as in the whole batch.
+#: (kind, rows) → how many times as long a row takes in a product of these rows as in a whole batch.
 Slowdown = Callable[[Kind, int], float]
 
 
 class StageCosts(NamedTuple):
-    """What the whole batch costs in a virtual stage, in products of all rows."""
+    """The costs of the whole batch in a virtual stage, in products of all rows."""
 
     #: Seconds forward, backward to the input, and backward to the weights.
     forward: float
     backward_input: float
     backward_weight: float
-    #: Bytes of its outputs of the whole batch, to the next virtual stage; gradients have as many.
+    #: Bytes of its outputs for the whole batch, to the next virtual stage; gradients have as many.
     nbytes: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """Of all three."""
+        """The sum of all three."""
         return self.forward + self.backward_input + self.backward_weight
 
     def of(self, kind: Kind) -> float:
@@ -75,9 +74,9 @@ class PipelinePrice:
     seconds: float
     #: Of each stage: the time in which it computes.
     busy: tuple[float, ...]
-    #: When each stage computes what.
+    #: By stage: its computations, with their times.
     runs: tuple[tuple[Run, ...], ...]
-    #: Messages of all stages, their bytes, and activations alive in each stage at most.
+    #: Messages of all stages, their bytes, and the most activations alive at once in each stage.
     messages: int
     nbytes: float
     alive: tuple[int, ...]
@@ -95,13 +94,13 @@ class PipelinePrice:
 
 
 class Bound(NamedTuple):
-    """How much faster than one process with the whole batch a cut is at most, by its causes."""
+    """An upper bound on the speedup over one process with the whole batch, as three factors."""
 
-    #: The work of all stages over that of the dearest.
+    #: The work of all stages over that of the slowest.
     balance: float
     #: The share of the time in which equal stages are busy.
     bubble: float
-    #: The dearest stage's time for the whole batch over that for its micro-batches.
+    #: The slowest stage's time for the whole batch over that for its micro-batches.
     efficiency: float
 
     @property
@@ -135,8 +134,8 @@ def price(
         slowdown: of small products.
 
     Raises:
-        ConfigError: if there are costs of no whole number of chunks.
-        ScheduleError: if the plan is no schedule.
+        ConfigError: if the number of costs is not a multiple of the number of stages.
+        ScheduleError: if the plan is not a valid schedule.
 
     >>> from psrt.pipeline.registry import PIPELINES
     >>> found = price(PIPELINES["gpipe"].plan(2, 3), [StageCosts(3, 3, 3)] * 2, [1, 1, 1])
@@ -171,7 +170,7 @@ def price(
         busy=tuple(sum(run.end - run.start for run in it) for it in runs),
         runs=tuple(map(tuple, runs)),
         messages=found.messages,
-        # Each virtual stage but the last sends the whole batch, and is sent as much back.
+        # Each virtual stage but the last sends its whole batch, and receives as many bytes back.
         nbytes=sum(
             2 * cost.nbytes for v, cost in enumerate(costs[:-1]) if v % stages != (v + 1) % stages
         ),
@@ -188,7 +187,7 @@ def bound(
     deferred: bool = False,
     slowdown: Slowdown = as_dear,
 ) -> Bound:
-    """Return how much faster than one process with the whole batch a cut is, at most.
+    """Return an upper bound on the speedup over one process with the whole batch.
 
     Args:
         row: of the registry.
@@ -211,7 +210,7 @@ def bound(
     parts = [[costs[chunk * stages + s] for chunk in range(chunks)] for s in range(stages)]
     work = [sum(cost.seconds for cost in part) for part in parts]
     dearest = parts[max(range(stages), key=work.__getitem__)]
-    # Its chunks' mean, so that it is as dear as it is in every stage.
+    # The mean of its chunks, so that the copies in all stages cost as much as it does.
     forward, to_input, to_weight, _ = (sum(it) / chunks for it in zip(*dearest, strict=True))
     alike = [StageCosts(forward, to_input, to_weight)] * len(costs)
     plan = row.plan(stages, len(rows), chunks, deferred=deferred)

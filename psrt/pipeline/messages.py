@@ -1,26 +1,26 @@
-"""Where the sends and receives of a pipeline are, given what its stages compute. Pure.
+"""Place the sends and receives of a pipeline, given the computations of its stages. Pure.
 
-A schedule says in what order stages compute. The messages follow from it, but not their places:
-1F1B in which each stage sends as soon as it can and receives when it must deadlocks where sends
-block, since a stage and the next one send to each other at once.
+A schedule gives the order in which stages compute. The messages follow from it, but not their
+places. If each stage of 1F1B sends as soon as it can and receives when it must, it deadlocks where
+sends block, since a stage and the next one send to each other at the same time.
 
-**Receive late.** What a computation needs is received right before it: so an activation takes the
+**Receive late.** The input of a computation is received right before it. So an activation takes the
 memory of a micro-batch no sooner than its forward pass does, which is what the rows promise.
 
-**Send when it is wanted.** Let every forward and backward pass take one unit of time, and messages
-none. Then each message has a moment: when the computation that needs it begins. At this moment
-neither end is within a computation. So all stages have their messages after the computations that
-have ended by then, and before those that have not begun; messages of one moment are ordered alike
-at all stages: gradients first, and where messages of a kind form a chain, that first which would
-otherwise wait for the others.
+**Send when the message is needed.** Assume that every forward and backward pass takes one unit of
+time, and messages none. Then each message has a moment: when the computation that needs it begins.
+At this moment neither end is within a computation. So each stage has its messages after the
+computations that have ended by then, and before those that have not begun. Messages at the same
+moment have the same order at all stages: gradients first, and in a chain of messages of one kind
+the one first that the others would wait for.
 
-**No deadlock.** By moment, and within a moment by this order, all computations and messages are in
-one sequence that agrees with the steps of every stage. Of the messages that are not through, the
-first in this sequence can go through: whatever its two ends have to do before comes earlier. How
-long computations really take changes when that is, not that it is.
+**No deadlock.** By moment, and within a moment by this order, all computations and messages form
+one sequence that agrees with the steps of every stage. The first unfinished message of this
+sequence can always be delivered: everything that its two ends must do before comes earlier. The
+real time of a computation changes when that happens, not whether it does.
 
-**Weights** are left out of this, since nobody waits for them: they come back to where they were,
-behind the sends that follow the same backward pass.
+**Weights** are left out of this, since no stage waits for them. They are put back in their place
+afterwards, behind the sends that follow the same backward pass.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from psrt.pipeline.timeline import timeline
 def with_messages(
     orders: Sequence[Sequence[PipelineStep]], chunks: int
 ) -> list[list[PipelineStep]]:
-    """Return the steps of all stages: what they compute, send and receive.
+    """Return the steps of all stages: their computations, sends and receives.
 
     Args:
         orders: by stage, its computations in order.
         chunks: V ≥ 1.
 
     Raises:
-        ScheduleError: if no placing of messages can help: stages wait for each other.
+        ScheduleError: if stages wait for each other wherever the messages are placed.
     """
     stages = len(orders)
     last = stages * chunks - 1
@@ -63,7 +63,7 @@ def with_messages(
                 continue
             sends = Kind.SEND_ACTIVATION if forward else Kind.SEND_GRADIENT
             receives = Kind.RECEIVE_ACTIVATION if forward else Kind.RECEIVE_GRADIENT
-            # In a chain a stage sends before it receives: from the far end of the wave on.
+            # In a chain a stage sends before it receives: the end that waits for none comes first.
             key = (start, 1, forward, -source if forward else source)
             steps[giver].append((key, PipelineStep(sends, m, source // stages, stage)))
             steps[stage].append((key, PipelineStep(receives, m, chunk, giver)))
@@ -74,10 +74,10 @@ def with_messages(
 
 
 def sent_early(steps: Sequence[PipelineStep]) -> list[PipelineStep]:
-    """Return the steps of a stage with each send right behind the computation that makes it.
+    """Return the steps of a stage with each send right behind the computation of its content.
 
-    For sends that do not block: what waits until it is wanted travels meanwhile. The order of
-    messages between two stages in one direction stays as it is.
+    For sends that do not block: a message that is not needed yet travels meanwhile. The order of
+    messages between two stages in one direction stays the same.
 
     >>> from psrt.pipeline.registry import PIPELINES
     >>> steps = list(PIPELINES["1f1b"](0, 2, 2))[2:6]

@@ -1,8 +1,8 @@
-"""The prover: shows that a pipeline schedule does what it promises, or where it does not. Pure.
+"""The prover: shows that a pipeline schedule keeps its promises, or where it does not. Pure.
 
-``prove`` runs the steps of all stages by rendezvous, the strictest that MPI allows: a stage takes
-its steps in order, a send waits until its receiver is at the receive of this very message, and a
-receive waits for its send. That it ends without an error means that, for these P and M,
+``prove`` runs the steps of all stages by rendezvous, the strictest semantics that MPI allows: a
+stage takes its steps in order, a send waits until its receiver is at the receive of this very
+message, and a receive waits for its send. If it ends without an error, then for these P and M,
 
 - each micro-batch goes forward once and backward once through every virtual stage in order, from
   the output of the one before and with the gradient of the one behind;
@@ -11,7 +11,8 @@ receive waits for its send. That it ends without an error means that, for these 
 - in every chunk forward passes, backward passes and gradients of weights are in ascending order of
   micro-batches, so that sums have one order;
 - no more activations are alive in a stage than promised, counted from where they are received;
-- in an asynchronous schedule a batch comes back as many updates after its forward pass as promised;
+- in an asynchronous schedule the number of updates between a batch's forward and backward pass is
+  the promised one;
 - there is no deadlock.
 
 One run is enough: a step names its peer, so the k-th message from one stage to another is the same
@@ -34,15 +35,15 @@ from psrt.pipeline.timeline import ScheduleError
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was counted while a schedule was proved, by stage."""
+    """Counts of a proof, by stage."""
 
     #: Messages that a stage sends.
     sent: tuple[int, ...]
-    #: Activations that were alive at once in a stage's chunks, at most.
+    #: The most activations that were alive at once in a stage's chunks.
     alive: tuple[int, ...]
-    #: Updates between a forward pass and its backward pass, at most; 0 if updates are at the end.
+    #: The most updates between a forward pass and its backward pass; 0 if updates are at the end.
     staleness: tuple[int, ...]
-    #: Versions of a stage's weights that are kept at once, the present one included, at most.
+    #: The most versions of a stage's weights kept at once, including the current one.
     versions: tuple[int, ...]
 
     @property
@@ -69,7 +70,7 @@ def proved(
         deferred: whether the gradients of weights come at the end, in one product.
 
     Raises:
-        ScheduleError: if it does not.
+        ScheduleError: if it does not keep them.
         ConfigError: if there is no such pipeline.
 
     >>> from psrt.pipeline.registry import PIPELINES
@@ -108,7 +109,7 @@ def prove(
             pass; None: there is one update, at the end.
 
     Raises:
-        ScheduleError: if it is none.
+        ScheduleError: if it is not.
         ConfigError: if promises are for another number of stages.
 
     >>> from psrt.pipeline.registry import PIPELINES
@@ -159,7 +160,7 @@ def prove(
 
 
 class _Stage:
-    """One stage's progress through its steps, and what it has of each micro-batch."""
+    """One stage's progress through its steps, and its data of each micro-batch."""
 
     def __init__(
         self,
@@ -177,19 +178,19 @@ class _Stage:
         self._stages, self._m, self._chunks = stages, micro_batches, chunks
         self._last = stages * chunks - 1
         self._may_be_alive, self._staleness = alive, staleness
-        #: The present step, its number, whether it is a message that waits, and whether it is the
-        #: last one.
+        #: The current step, its number, whether it is a message that waits, and whether the stage
+        #: has no step left.
         self.step = PipelineStep(Kind.FORWARD, ALL)
         self.index = -1
         self.posted = self.done = False
         #: By chunk, the number of forward passes, of backward ones, and of gradients added.
         self._forward, self._backward, self._added = ([0] * chunks for _ in range(3))
-        #: (chunk, micro-batch): inputs and gradients that are here and were not used yet; outputs
-        #: and gradients that were sent.
+        #: (chunk, micro-batch): inputs and gradients that have arrived and were not used yet; and,
+        #: with their kind, outputs and gradients that were sent.
         self._inputs: set[tuple[int, int]] = set()
         self._gradients: set[tuple[int, int]] = set()
         self._gone: set[tuple[Kind, int, int]] = set()
-        #: Updates, and for each forward pass that is not back, those before it.
+        #: Updates so far; and for each forward pass without a backward pass, those before it.
         self._version = 0
         self._seen: dict[tuple[int, int], int] = {}
         self._alive = 0
@@ -198,11 +199,11 @@ class _Stage:
 
     @property
     def virtual(self) -> int:
-        """Virtual stage of the present step."""
+        """Virtual stage of the current step."""
         return self.step.chunk * self._stages + self.stage
 
     def error(self, why: str) -> ScheduleError:
-        """Return an error at the present step."""
+        """Return an error at the current step."""
         return ScheduleError(self.stage, why, self.index, self.step)
 
     def advance(self) -> bool:
@@ -231,7 +232,7 @@ class _Stage:
             self._gradients.add((chunk, m))
 
     def _check_alone(self) -> None:
-        """Check the step by itself: that there is such a thing, and that it is with this peer."""
+        """Check the step by itself: its chunk and micro-batch exist, and its peer is right."""
         kind, m, chunk, peer = self.step
         if not 0 <= chunk < self._chunks:
             raise self.error(f"there is no chunk {chunk} of {self._chunks}")
@@ -272,7 +273,7 @@ class _Stage:
         if (chunk, m) in self._inputs:
             self._inputs.remove((chunk, m))
         elif chunk == self.stage == 0 or (self._stages == 1 and m < self._forward[chunk - 1]):
-            self._keep()  # of the batch, or of the chunk before in the same stage
+            self._keep()  # from the batch, or from the previous chunk in the same stage
         else:
             raise self.error("its input is not there")
         self._forward[chunk] += 1
@@ -282,7 +283,7 @@ class _Stage:
         if m != self._backward[chunk]:
             raise self.error(f"expected {self._backward[chunk]} next")
         if m >= self._forward[chunk]:
-            raise self.error("its forward pass was not yet")
+            raise self.error("its forward pass is still to come")
         if self.virtual < self._last:
             if (chunk, m) in self._gradients:
                 self._gradients.remove((chunk, m))
@@ -307,7 +308,7 @@ class _Stage:
         elif m != added:
             raise self.error(f"expected the gradient of the weights of {added} next")
         elif m >= self._backward[chunk]:
-            raise self.error("its backward pass to the input was not yet")
+            raise self.error("its backward pass to the input is still to come")
         many = self._m if m == ALL else 1
         self._added[chunk] += many
         self._alive -= many
@@ -336,7 +337,7 @@ class _Stage:
 
 
 def _check_same(sender: _Stage, receiver: _Stage) -> None:
-    """Check that the two ends of a message mean the same one."""
+    """Check that both ends expect the same message."""
     sent, received = sender.step, receiver.step
     forward = sent.kind is Kind.SEND_ACTIVATION
     due = Kind.RECEIVE_ACTIVATION if forward else Kind.RECEIVE_GRADIENT

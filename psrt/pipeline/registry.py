@@ -21,12 +21,12 @@ from psrt.rows.suggest import did_you_mean
 
 
 def _behind(stage: int, stages: int, micro_batches: int, chunks: int) -> int:
-    """Return min(M, P − s): of the micro-batches that are out."""
+    """Return min(M, P − s): the micro-batches in flight between this stage and the last."""
     return min(micro_batches, stages - stage)
 
 
 def _ends(stages: int, micro_batches: int, chunks: int, passes: Passes) -> float:
-    """Return (P − 1)·(f + b): the first stage's wait and the last one's, together."""
+    """Return (P − 1)·(f + b): the waits of the first and of the last stage, added."""
     return (stages - 1) * (passes.forward + passes.backward_input)
 
 
@@ -106,7 +106,7 @@ PIPELINES: Final = Registry(
         PipelineSchedule(
             "pipedream",
             pipedream_order,
-            "1F1B over the whole run, an update after each backward pass, of weights P − s − 1 "
+            "1F1B over the whole run, an update after each backward pass, on weights P − s − 1 "
             "updates old",
             alive=_behind,
             idle=_ends,
@@ -141,12 +141,12 @@ class ScheduleName(NamedTuple):
 
     @property
     def row(self) -> PipelineSchedule:
-        """All that is known of it."""
+        """The schedule's row in the registry."""
         return PIPELINES[self.name]
 
 
 def schedule_of(text: str) -> ScheduleName:
-    """Return what a text says.
+    """Return the schedule that a text names.
 
     Args:
         text: a name, followed by ``:V`` where stages have chunks.

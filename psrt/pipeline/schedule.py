@@ -16,7 +16,7 @@ Order = Callable[[int, int, int, int], Iterator[PipelineStep]]
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Seconds of one micro-batch in a whole stage, in all stages alike."""
+    """Seconds of one micro-batch in a whole stage, the same in all stages."""
 
     forward: float = 1.0
     backward_input: float = 1.0
@@ -24,13 +24,13 @@ class Passes:
 
     @property
     def seconds(self) -> float:
-        """Of all three: f + b + w."""
+        """The sum of all three: f + b + w."""
         return self.forward + self.backward_input + self.backward_weight
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSchedule:
-    """A pipeline schedule as data: the steps of each stage, and what is promised of them.
+    """A pipeline schedule as data: the steps of each stage, and what it promises of them.
 
     Calling it yields the steps of one stage.
 
@@ -46,15 +46,15 @@ class PipelineSchedule:
 
     #: Its key, and its name for users.
     name: str
-    #: What each stage computes.
+    #: The computations of each stage.
     order: Order
     #: One line for the help text.
     summary: str
-    #: (stage, P, M, V) → activations alive in the chunks of a stage at most, each of one
+    #: (stage, P, M, V) → the most activations alive in the chunks of a stage, each of one
     #: micro-batch in one chunk; without ``deferred``.
     alive: Callable[[int, int, int, int], int] = field(kw_only=True)
-    #: (P, M, V, seconds) → idle seconds of each stage, where all are equally dear and messages take
-    #: no time; without ``deferred``. Derived in the schedule's file.
+    #: (P, M, V, seconds) → idle seconds of each stage, where all stages cost the same and messages
+    #: take no time; without ``deferred``. Derived in the schedule's file.
     idle: Callable[[int, int, int, Passes], float] = field(kw_only=True)
     #: The bubble where f = b = w and M ≥ P, in words of P, M and V.
     formula: str = field(kw_only=True)
@@ -66,8 +66,8 @@ class PipelineSchedule:
     sends_first: bool = field(default=True, kw_only=True)
     #: Whether the gradients of weights may be deferred into one product at the end.
     defers: bool = field(default=True, kw_only=True)
-    #: (stage, P, k) → the updates of a stage between the passes of batch k, if it updates after
-    #: every backward pass, and a micro-batch is a batch of its own; None: the update is at the end.
+    #: (stage, P, k) → the updates of a stage between the two passes of batch k, if it updates after
+    #: every backward pass, so that each micro-batch is a batch; None: the update is at the end.
     staleness: Callable[[int, int, int], int] | None = field(default=None, kw_only=True)
     #: Whether a stage may have several chunks.
     chunked: bool = field(default=False, kw_only=True)
@@ -99,14 +99,14 @@ class PipelineSchedule:
             ConfigError: if there is no such pipeline.
         """
         if not 0 <= stage < stages:
-            raise ConfigError(f"stage {stage} of {self.name} is none of {stages} stages")
+            raise ConfigError(f"stage {stage} of {self.name} is not one of its {stages} stages")
         self.check(stages, micro_batches, chunks, deferred=deferred)
         yield from _steps(self, stage, stages, micro_batches, chunks, deferred)
 
     def plan(
         self, stages: int, micro_batches: int, chunks: int = 1, *, deferred: bool = False
     ) -> list[list[PipelineStep]]:
-        """Return the steps of all stages; arguments as of a call.
+        """Return the steps of all stages; arguments as in a call.
 
         Raises:
             ConfigError: if there is no such pipeline.
@@ -125,9 +125,9 @@ class PipelineSchedule:
         *,
         deferred: bool = False,
     ) -> int:
-        """Return the promise: activations alive in the chunks of a stage at most.
+        """Return the promise: the most activations alive in the chunks of a stage.
 
-        With deferred weights all stay until the end. Arguments as of a call.
+        With deferred weights all stay until the end. Arguments as in a call.
         """
         if deferred:
             return chunks * micro_batches
@@ -142,7 +142,7 @@ class PipelineSchedule:
         deferred: bool = False,
         passes: Passes = Passes(),
     ) -> float:
-        """Return the share of the time in which a stage is idle, where all are equally dear.
+        """Return the share of the time in which a stage is idle, where all stages cost the same.
 
         Args:
             stages: P ≥ 1.
@@ -155,14 +155,14 @@ class PipelineSchedule:
         >>> PIPELINES["1f1b"].bubble(3, 8), PIPELINES["zero-bubble"].bubble(3, 8)
         (0.14285714285714285, 0.07692307692307693)
         """
-        # Deferred weights are behind everything that another stage waits for: without them it is
-        # the same schedule with w = 0, whose stages then all take as long for their product.
+        # Deferred weights come after everything that another stage waits for. Without them it is
+        # the same schedule with w = 0, after which all stages take equally long for their product.
         waited = replace(passes, backward_weight=0.0) if deferred else passes
         idle = self.idle(stages, micro_batches, chunks, waited)
         return idle / (idle + micro_batches * passes.seconds)
 
     def check(self, stages: int, micro_batches: int, chunks: int = 1, *, deferred: bool) -> None:
-        """Check that there is such a pipeline; arguments as of a call.
+        """Check that there is such a pipeline; arguments as in a call.
 
         Raises:
             ConfigError: if there is none.
@@ -173,7 +173,7 @@ class PipelineSchedule:
                 f"{micro_batches} and {chunks}"
             )
         if chunks > 1 and not self.chunked:
-            raise ConfigError(f"{self.name} has one chunk a stage, got {chunks}")
+            raise ConfigError(f"{self.name} has one chunk per stage, got {chunks}")
         if deferred and not self.defers:
             raise ConfigError(f"weights of {self.name} cannot be deferred")
 
@@ -181,7 +181,7 @@ class PipelineSchedule:
 def _steps(
     row: PipelineSchedule, stage: int, stages: int, micro_batches: int, chunks: int, deferred: bool
 ) -> Iterator[PipelineStep]:
-    """Yield the steps of a stage; of a long asynchronous run no more is kept than of a short."""
+    """Yield the steps of a stage; a long asynchronous run keeps no more than a short one."""
     short = stages + 2
     if not row.asynchronous or micro_batches <= short:
         yield from _plan(row, stages, micro_batches, chunks, deferred)[stage]
@@ -204,7 +204,7 @@ def _steps(
 def _plan(
     row: PipelineSchedule, stages: int, micro_batches: int, chunks: int, deferred: bool
 ) -> tuple[tuple[PipelineStep, ...], ...]:
-    """Return the steps of all stages, kept for the next stage that asks."""
+    """Return the steps of all stages, cached for the next stage that asks."""
     orders = [list(row.order(stage, stages, micro_batches, chunks)) for stage in range(stages)]
     if deferred:
         orders = [_deferred(it, chunks) for it in orders]
@@ -214,7 +214,7 @@ def _plan(
 
 
 def _deferred(order: Sequence[PipelineStep], chunks: int) -> list[PipelineStep]:
-    """Return what a stage computes, weights at the end, in one product for each chunk."""
+    """Return the computations of a stage, with weights at the end, in one product per chunk."""
     passes = [
         step._replace(kind=Kind.BACKWARD_INPUT) if step.kind in BACKWARD_PASSES else step
         for step in order
@@ -225,7 +225,7 @@ def _deferred(order: Sequence[PipelineStep], chunks: int) -> list[PipelineStep]:
 
 
 def _sent_first(order: Iterable[PipelineStep], stage: int) -> Iterator[PipelineStep]:
-    """Yield what a stage computes, weights behind the gradient that the stage before waits for."""
+    """Yield the computations of a stage, each weight behind the gradient that a stage waits for."""
     for step in order:
         if step.kind is Kind.BACKWARD and (stage or step.chunk):
             yield step._replace(kind=Kind.BACKWARD_INPUT)
@@ -235,10 +235,10 @@ def _sent_first(order: Iterable[PipelineStep], stage: int) -> Iterator[PipelineS
 
 
 def most_alive(steps: Iterable[PipelineStep], chunks: int = 1) -> tuple[int, ...]:
-    """Return by chunk the activations that a stage's steps keep alive at once, at most.
+    """Return by chunk the most activations that a stage's steps keep alive at once.
 
-    They are of consecutive micro-batches, so that many slots suffice, and m may be in slot m mod
-    their number.
+    They belong to consecutive micro-batches, so this number of slots suffices: micro-batch m may
+    use slot m modulo that number.
 
     Args:
         steps: of a stage, in order.

@@ -1,9 +1,9 @@
 """One step of a pipeline schedule. Pure: no arrays, no MPI.
 
-A model that is a chain of layers is split into stages, one for each rank of a pipeline, and a batch
-into micro-batches, which follow one another through the stages: forward from the first stage to
-the last, backward from the last to the first. A schedule says in what order a stage does this. It
-is a generator of ``PipelineStep``, as a collective is one of ``Step``, and serves as many readers:
+A model that is a chain of layers is split into stages, one per rank of a pipeline, and a batch into
+micro-batches, which follow one another through the stages: forward from the first stage to the
+last, backward from the last to the first. A schedule gives the order in which a stage does this. It
+is a generator of ``PipelineStep``, as a collective is one of ``Step``, and has several readers:
 the executor computes and sends, the prover (``proof.py``) shows that every micro-batch passes every
 stage once in each direction, the cost model (``cost.py``) prices it, and ``psrt explain pipeline``
 draws it.
@@ -23,14 +23,14 @@ bubble         share of the time in which stages are idle
 =============  =====================================================================
 
 A schedule is a pure function of (stage, P, M, V), so no stage has to ask another for the next step.
-Every one in ``registry.py`` guarantees:
+Every schedule in ``registry.py`` guarantees:
 
 1. *Once.* Each micro-batch goes forward once and backward once through every virtual stage, and
    its gradient is computed from the activations of its own forward pass.
 2. *Same bits.* In every chunk backward passes are in ascending order of micro-batches, and so are
-   the gradients of weights. So a sum of gradients has one order in all schedules, and its bits are
-   those of one process that accumulates the same micro-batches. (With weights deferred into one
-   product, they are those of another order of the same sum.)
+   the gradients of weights. So all schedules sum gradients in one order, and the sum is
+   bit-identical to that of one process that accumulates the same micro-batches. (Weights deferred
+   into one product are the same sum in another order.)
 3. *No deadlock*, even where a send returns only once it is received (rendezvous) and all sends and
    receives of a stage are made in the order of its steps.
 4. *Memory.* No more activations are alive in a stage than its row promises.
@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 
 
 class Kind(Enum):
-    """What a step does."""
+    """The action of a step."""
 
     # Members are singletons. Enum's own hash is Python code, and kinds are looked up at every step.
     __hash__ = object.__hash__
@@ -52,9 +52,9 @@ class Kind(Enum):
     FORWARD = "forward"
     #: Compute the gradients of input and weights at once, where no stage waits for the former.
     BACKWARD = "backward"
-    #: Compute the gradient of the input alone, which the stage before waits for: it is sent next.
+    #: Compute only the gradient of the input, which the previous stage waits for: it is sent next.
     BACKWARD_INPUT = "backward-input"
-    #: Compute the gradient of the weights from what ``BACKWARD_INPUT`` left; nobody waits for it.
+    #: Compute the gradient of the weights from what ``BACKWARD_INPUT`` left; no stage waits for it.
     BACKWARD_WEIGHT = "backward-weight"
     #: Send the chunk's output to the stage that has the next virtual stage.
     SEND_ACTIVATION = "send activation"
@@ -72,21 +72,21 @@ COMPUTING: Final = frozenset(
 )
 #: Kinds that send.
 SENDING: Final = frozenset({Kind.SEND_ACTIVATION, Kind.SEND_GRADIENT})
-#: Kinds after which a micro-batch's gradient of the input is there.
+#: Kinds after which a micro-batch's gradient of the input is computed.
 BACKWARD_PASSES: Final = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
-#: Kinds after which its gradient of the weights is.
+#: Kinds after which its gradient of the weights is computed.
 WEIGHT_PASSES: Final = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
 #: ``micro_batch`` of a ``BACKWARD_WEIGHT`` of all micro-batches, in one product.
 ALL: Final = -1
 
 
 class PipelineStep(NamedTuple):
-    """What a stage does with one micro-batch."""
+    """One action of a stage on one micro-batch."""
 
     kind: Kind
     #: From 0 to M − 1, or ``ALL``.
     micro_batch: int
-    #: Chunk of this stage that the step is of, whether it computes, sends or receives.
+    #: Chunk of this stage that the step belongs to, whether it computes, sends or receives.
     chunk: int = 0
     #: Stage that is sent to or received from; −1 where the step computes.
     peer: int = -1

@@ -1,12 +1,12 @@
-"""When each computation of a pipeline runs: the one engine of prices, pictures and messages. Pure.
+"""The times of the computations of a pipeline, for prices, pictures and messages. Pure.
 
-Every stage takes its computations in order, each as soon as it is done with the one before and has
-what it needs: for a forward pass the output of the virtual stage before, for a backward pass the
-gradient of the one behind. What is computed for another stage sets out as soon as it is there, so
-steps that send and receive take no time of a stage, and a plan without them runs the same.
+Every stage takes its computations in order, each as soon as the previous one has ended and its
+input is there: for a forward pass the output of the previous virtual stage, for a backward pass the
+gradient of the next one. A result for another stage leaves as soon as it is computed, so steps that
+send and receive take no time of a stage, and a plan without them runs the same.
 
 The run is deterministic, and one is enough: a computation begins when certain others have ended,
-whatever order they are looked at in.
+in whatever order this code looks at them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class ScheduleError(ProtocolError):
 
 
 class Run(NamedTuple):
-    """One computation, and when it ran."""
+    """One computation, with its time."""
 
     step: PipelineStep
     start: float
     end: float
 
 
-#: (virtual stage, micro-batch, whether forward) of what a computation makes and another needs.
+#: (virtual stage, micro-batch, whether forward) of a result that another computation needs.
 _Made = tuple[int, int, bool]
 
 
@@ -56,18 +56,18 @@ def timeline(
     seconds: Callable[[int, PipelineStep], float],
     message: Callable[[int, bool, int], float] | None = None,
 ) -> list[list[Run]]:
-    """Return by stage when it computes what.
+    """Return by stage its computations with their times.
 
     Args:
         plan: by stage, its steps.
         chunks: V ≥ 1.
         seconds: (stage, step) → the time of a computation.
         message: (virtual stage, whether forward, micro-batch) → the time of a message with its
-            output, or with the gradient of its input, to another stage; messages of two stages in
-            one direction follow each other. None takes none.
+            output, or with the gradient of its input, to another stage; messages between two stages
+            in one direction follow each other. None: messages take no time.
 
     Raises:
-        ScheduleError: if the stages wait for each other, or for what nobody computes.
+        ScheduleError: if stages wait for each other, or for a result that no stage computes.
     """
     stages = len(plan)
     last = stages * chunks - 1

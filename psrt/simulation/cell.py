@@ -1,8 +1,8 @@
-"""A cell of a simulated job: some of its ranks, which train a part of a model that is cut.
+"""A cell of a simulated job: some of its ranks, which train one part of a split model.
 
-The ranks of a cell have numbers of their own, from 0, and a role map of their own, as on the
-communicator of a cell in a job over MPI. So whatever a rank does in a job it does in a cell, too;
-here its numbers become those of the job, which has one virtual time, one scheduler and one network.
+A cell has its own rank numbers, from 0, and its own role map, as on the communicator of a cell in a
+job over MPI. So a rank does the same in a cell as in a job; here its number is translated to that
+in the job. All cells share one virtual time, one scheduler and one network.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SimulatedCell:
 
         Args:
             job: the simulator of all cells.
-            role_map: who is who in this one.
-            ranks: by rank in the cell, that in the job.
+            role_map: the roles of the ranks of this cell.
+            ranks: by rank in the cell, the rank in the job.
         """
         self.job = job
         self.role_map = role_map
@@ -43,7 +43,7 @@ class SimulatedCell:
         self.rng, self.machine, self.network = job.rng, job.machine, job.network
         self.shared_memory, self.numerics = job.shared_memory, job.numerics
         self.after, self.at = job.after, job.at
-        #: Nobody is missed here: without one of its parts a model cannot go on, so the job ends.
+        #: Stays empty: a model that lacks a part cannot be trained, so a crash ends the job.
         self.crashed: dict[int, float] = {}
         self.rendezvous = RendezvousTable(self)
         self.ports = [VirtualPort(self, rank) for rank in range(role_map.size)]
@@ -59,7 +59,7 @@ class SimulatedCell:
         return self.job.frames
 
     def on_report(self, report: Report | Sketch) -> None:
-        """Pass a report on."""
+        """Forward a report to the job."""
         self.job.on_report(report)
 
     def resume(self, rank: int) -> None:
@@ -80,7 +80,7 @@ class SimulatedCell:
 
 
 def _by_rank_in(costs: SimulationCosts, ranks: Sequence[int]) -> SimulationCosts:
-    """Return costs of the job for ranks of a cell."""
+    """Return the costs of the job, addressed by rank in a cell."""
     compute, receive = costs.compute, costs.receive
     return replace(
         costs,

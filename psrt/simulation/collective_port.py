@@ -1,4 +1,4 @@
-"""A rank's collective operations in virtual time: sums, and comparing numbers."""
+"""A rank's collective operations in virtual time: sums, and comparisons of numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CollectivePort:
         )
         self.bytes_sent = 0
         self.bytes_received = 0
-        #: (n + CONTROL · controls,) at a worker; without numerics the control values alone; empty
+        #: (n + CONTROL · controls,) at a worker; without numerics only the control values; empty
         #: at a server.
         behind = CONTROL * self.role_map.controls
         self.gradient: Vector = np.zeros(
@@ -69,10 +69,9 @@ class CollectivePort:
         self.theta: Vector = np.zeros(0, np.float32)
         #: Whether the role waits for an arrival.
         self.waiting = False
-        #: Seconds by which this rank is behind virtual time: it has spent them on frames, and has
-        #: not awaited since.
+        #: Seconds spent on frames since the last await, which virtual time must still pass.
         self.behind = 0.0
-        #: When the message that was sent last leaves.
+        #: When the last message sent so far leaves.
         self.left = -math.inf
         #: Whether computing time passes.
         self.computing = False
@@ -80,15 +79,15 @@ class CollectivePort:
         self._after_compute: list[Callable[[], object]] = []
         #: By rank and shard, the channel to it; made on first use.
         self._channels: dict[tuple[int, int], Channel] = {}
-        #: Spans that have arrived and were not yet consumed, by source and key.
+        #: Spans that have arrived but were not consumed yet, by source and key.
         self._spans: defaultdict[tuple[int, int], deque[tuple[AnyVector | None, int]]]
         self._spans = defaultdict(deque)
         self._reductions = 0
-        #: Schedules under way: whoever waits for one of them moves all on, as over MPI.
+        #: Schedules in progress: a rank that waits for one of them advances all, as over MPI.
         self.under_way: list[ScheduleRun | CodedSum | StraightRun] = []
 
     def after_compute(self, action: Callable[[], object]) -> None:
-        """Act now, or at the end of the computing time if called from within ``compute``.
+        """Call ``action`` now, or at the end of the computing time if called within ``compute``.
 
         In virtual time the work runs first and its time passes afterwards, so an action started in
         the middle of the work would be early by up to that whole time.
@@ -99,7 +98,7 @@ class CollectivePort:
             action()
 
     def now(self) -> float:
-        """Return virtual time in seconds, as this rank has got there."""
+        """Return virtual time in seconds as this rank sees it."""
         return self.world.time + self.behind
 
     def encodes(self, n: int, way: int) -> None:
@@ -115,24 +114,24 @@ class CollectivePort:
             self.behind += (frames.decode_reply if back else frames.decode).at(n)
 
     async def catch_up(self) -> None:
-        """Let the time pass that has been spent."""
+        """Let the time pass that this rank has already spent."""
         if self.behind:
             await self.pause(0.0)
 
     async def pause(self, seconds: float) -> None:
-        """Let ``seconds`` of virtual time pass, after what has been spent."""
+        """Let ``seconds`` of virtual time pass, after any time already spent."""
         world = self.world
         seconds, self.behind = seconds + self.behind, 0.0
         world.after(seconds, world.resume, self.rank)
         await suspend()
 
     def depart(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
-        """Hand a message to the network when this rank has got there; see ``Network.send``."""
+        """Hand a message to the network at this rank's own time; see ``Network.send``."""
         world = self.world
         if not self.behind and world.time > self.left:
             world.network.send(channel, nbytes, arrive, argument)
             return
-        # Also if one that was sent before leaves now: messages leave in the order of the calls.
+        # Also if an earlier message leaves at this moment: messages leave in the order of calls.
         message = channel, nbytes, arrive, argument
         self.left = world.at(self.now(), self._send_now, message, not_before=self.left)
 
@@ -177,7 +176,7 @@ class CollectivePort:
         self.under_way = [run for run in self.under_way if not run.advance()]
 
     async def arrival(self) -> None:
-        """Suspend until the next arrival; or until what has been spent is over, to look again."""
+        """Suspend until the next arrival, or only until time already spent has passed."""
         if self.behind:
             await self.pause(0.0)
             return
@@ -194,14 +193,14 @@ class CollectivePort:
     ) -> tuple[str, str]:
         """Return the all-reduce that ``algorithm`` names, and the reason; see ``Port``.
 
-        ``auto`` assumes hosts of one rank each, unless the costs were measured on one host
-        (``costs.reduce``), or all workers are on one host of ``costs.hosts``, which it then
-        assumes. Sums by host between hosts are not simulated, so ``node+NAME`` is refused, and so
-        is ``node`` over several; the schedule of ``mpi`` is unknown, so it needs a measured time.
+        ``auto`` assumes hosts of one rank each. It assumes one host if the costs were measured on
+        one (``costs.reduce``), or if ``costs.hosts`` puts all workers on one. Hierarchical sums
+        are not simulated, so ``node+NAME`` is refused, and ``node`` over several hosts, too. The
+        schedule of ``mpi`` is unknown, so it needs a measured time.
         """
         world, role_map = self.world, self.role_map
         workers, timed = len(role_map.workers), world.costs.reduce is not None
-        there = 0  # nobody says
+        there = 0  # not specified
         if world.costs.hosts is not None:
             there = hosts_among(world, [role_map.rank_name(rank) for rank in role_map.workers])
         hosts = [workers] if timed or there == 1 else [1] * workers

@@ -1,8 +1,8 @@
 """The flags for the time of computing, sending and updating in a simulation.
 
 ``compute`` is the distribution of the time of one gradient, ``link`` the α-β model of each rank's
-link, ``server_apply`` the rate at which a server applies gradients, ``codec_speed`` how fast codecs
-are.
+link, ``server_apply`` the rate at which a server applies gradients, ``codec_speed`` the speed of
+codecs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from psrt.simulation.calibration import RecordedCosts, calibrate
 from psrt.simulation.distributions import LONGEST, read_compute
 from psrt.transport import RoleMap
 
-#: A millisecond, give or take a tenth: workers of exactly equal speed would stay in lockstep, as
-#: real ones never do.
+#: A millisecond, ±10 %: workers of exactly equal speed would stay in lockstep, as real ones never
+#: do.
 DEFAULT_COMPUTE = "lognormal:0.001:0.1"
 #: Ethernet of 10 Gbit/s.
 DEFAULT_LINK = "5e-5:1.25e9"
 #: About one core, which reads gradients and parameters and writes parameters.
 DEFAULT_SERVER_APPLY = "2e9"
-#: In no time: it is small beside computing.
+#: Takes no time: it is small beside computing.
 DEFAULT_WORKER_APPLY = "inf"
 DEFAULT_PASS_OVERHEAD = "0"
-#: As fast as in the rows of the codecs.
+#: As fast as the table of codecs says.
 DEFAULT_CODEC_SPEED = "1"
 
-#: Stands before the folder of a recorded run whose durations are replayed.
+#: Precedes the folder of a recorded run whose durations are replayed.
 LIKE = "like:"
-#: The fields of ``SimulationCosts`` that each of those sets that may be a run's, and its text for:
-#: no time. What passes between ranks was encoded and decoded in the run, if it had a codec.
+#: By cost that a recorded run may provide: its fields of ``SimulationCosts``; and the text for no
+#: time. Messages of a run with a codec were encoded and decoded in it, so its times include that.
 _PARTS = {
     "compute": ("compute",),
     "link": ("latency", "bandwidth", "hosts", "receive", "reduce", "last_sum", "framed"),
@@ -71,21 +71,21 @@ class VirtualCosts:
     link: str = DEFAULT_LINK
     #: Bytes of gradient that a server applies per second; may be ``inf``.
     server_apply: str = DEFAULT_SERVER_APPLY
-    #: How many times as fast codecs are as in their rows; may be ``inf``.
+    #: Factor on the speed of codecs in their table; may be ``inf``.
     codec_speed: str = DEFAULT_CODEC_SPEED
-    #: Of a model that is cut: ``FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT,...``, what each part costs
-    #: of a whole batch, in any unit; empty: by its parameters.
+    #: Of a split model: ``FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT,...``, the cost of each part for
+    #: a whole batch, in any unit; empty: in proportion to its parameters.
     stage_costs: str = ""
-    #: Of the same: ``ROWS:FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT,...``, how many times as long a
-    #: row takes in products of so many rows as in one of a whole batch; empty: as long.
+    #: Of a split model: ``ROWS:FORWARD:BACKWARD_INPUT:BACKWARD_WEIGHT,...``, how many times as long
+    #: a row takes in products of ROWS rows as in one of a whole batch; empty: as long.
     small_products: str = ""
-    #: Of the same: seconds that a pass takes beside its products.
+    #: Of a split model: seconds that a pass takes beside its products.
     pass_overhead: str = DEFAULT_PASS_OVERHEAD
     #: Bytes of gradient that a worker applies per second to parameters which it updates itself.
     worker_apply: str = DEFAULT_WORKER_APPLY
 
     def __post_init__(self) -> None:
-        if not self.compute.startswith(("run:", LIKE)):  # a run is read when it is needed, and once
+        if not self.compute.startswith(("run:", LIKE)):  # runs are read later, and only once
             read_compute(self.compute)
         if not self.link.startswith(LIKE):
             read_link(self.link)
@@ -116,16 +116,16 @@ class VirtualCosts:
         return found
 
     def link_numbers(self) -> tuple[float, float] | None:
-        """Return latency and bandwidth of a link; None if they are a run's."""
+        """Return latency and bandwidth of a link; None if a recorded run provides them."""
         return None if self.link.startswith(LIKE) else read_link(self.link)
 
     def apply_rate(self) -> float | None:
-        """Return the bytes of gradient that a server applies a second; None if they are a run's."""
+        """Return the bytes of gradient a server applies per second; None if a run provides it."""
         given = self.server_apply
         return None if given.startswith(LIKE) else _rate("server-apply", given)
 
     def compute_mean(self) -> float | None:
-        """Return the mean time of a gradient, of some draws; None if it is a run's."""
+        """Return the mean of some drawn gradient times; None if a recorded run provides them."""
         if self.compute.startswith(("run:", LIKE)):
             return None
         draw, rng = read_compute(self.compute), np.random.default_rng(0)
@@ -179,7 +179,7 @@ def _recorded(
     """Return ``costs`` with some parts, keys of ``_PARTS``, as they were in a recorded run.
 
     Raises:
-        ConfigError: if the run cannot be read or does not say what the job needs.
+        ConfigError: if the run cannot be read or lacks times that the job needs.
     """
     history = read_history(run)
     try:
@@ -226,7 +226,7 @@ def read_seconds(flag: str, text: str) -> float:
 
 
 def read_checkpoint_cost(text: str) -> tuple[float, float]:
-    """Return for how many seconds a checkpoint stops training, and how long it is written then.
+    """Return for how many seconds a checkpoint stops training, and how long writing then takes.
 
     >>> read_checkpoint_cost("0.05:2"), read_checkpoint_cost("3")
     ((0.05, 2.0), (3.0, 0.0))
@@ -239,7 +239,7 @@ def read_checkpoint_cost(text: str) -> tuple[float, float]:
 
 
 def read_stage_costs(text: str) -> tuple[StageCosts, ...]:
-    """Return what each part of a model costs; none where nothing is said.
+    """Return the cost of each part of a model; empty if ``text`` is.
 
     >>> read_stage_costs("2:0:2,3:3:3")[0]
     StageCosts(forward=2.0, backward_input=0.0, backward_weight=2.0, nbytes=0.0)
@@ -255,10 +255,10 @@ def read_stage_costs(text: str) -> tuple[StageCosts, ...]:
 
 
 def read_small_products(text: str) -> Slowdown:
-    """Return how much dearer a row is in a product of few rows.
+    """Return how many times as long a row takes in a product of few rows.
 
-    Between the given numbers of rows it is a straight line over 1/rows, as of products that cost
-    so much each and so much a row; beyond them it stays the same.
+    Between the given numbers of rows it is linear in 1/rows, as for products with a cost per
+    product and a cost per row; beyond them it stays the same.
 
     >>> dearer = read_small_products("32:1.5:2:2,128:1:1:1")
     >>> dearer(Kind.FORWARD, 16), dearer(Kind.BACKWARD_INPUT, 64), dearer(Kind.FORWARD, 1024)

@@ -1,12 +1,12 @@
 """The durations of a simulation: computing, links, updates, sums. Pure: numbers and draws.
 
-**The model of a link.** Every rank has one link to a network without bottlenecks of its own. Each
-direction of the link passes ``bandwidth`` bytes a second, one message after another:
+**The model of a link.** Every rank has one link to a network that has no bottlenecks itself. Each
+direction of the link passes ``bandwidth`` bytes per second, one message after another:
 
-1. a message leaves when those that the sender handed over before it have left; its m bytes keep
-   the sending direction busy for m/B seconds;
-2. its first byte travels for ``latency``, and for m · ``per_byte`` more;
-3. it is received when those whose first bytes arrived before its own are received; that takes m/B
+1. A message leaves when all messages that the sender handed over before it have left. Its m bytes
+   keep the sending direction busy for m/B seconds.
+2. Its first byte travels for ``latency``, and for m · ``per_byte`` more.
+3. It is received when all messages whose first bytes arrived earlier are received. That takes m/B
    seconds, during which the rest of it is still being sent (cut-through): so the m/B of an idle
    link count once, not once at each end.
 
@@ -23,15 +23,15 @@ in each of W messages, sent at once between two ranks  the same
 =====================================================  ====================================
 
 So servers saturate as real ones do: W workers that push m bytes each to one server cannot take
-a step in less than W·m/B. A message has the bytes that it has on the wire, also where two ranks
-share memory.
+a step in less than W·m/B. A message counts with its bytes on the wire, even where two ranks share
+memory.
 
-A rank that encodes or decodes does nothing else meanwhile, and what it sends afterwards leaves by
-as much later. On one core frames do not overlap: a server that decodes W of them takes as long as W
-times one.
+A rank that encodes or decodes does nothing else meanwhile, and what it sends afterwards leaves that
+much later. On one core frames do not overlap: a server that decodes W of them takes W times as long
+as for one.
 
-With ``hosts`` a link is a host's, and those who use it at a time share it, see ``shared_links``: W
-messages sent at once by one rank all arrive after L + W·m/B.
+With ``hosts`` a link belongs to a host, and all ranks that use it at a time share it, see
+``shared_links``: W messages sent at once by one rank all arrive after L + W·m/B.
 """
 
 from __future__ import annotations
@@ -67,44 +67,44 @@ class SimulationCosts:
 
     #: ``(rank, rng)``: one call of ``compute``.
     compute: Callable[[int, np.random.Generator], float] = lambda _, rng: rng.exponential(1e-3)
-    #: From sending a message to its arrival, without the time of its bytes.
+    #: From sending a message to its arrival, except for the time of its bytes.
     latency: Draw = lambda rng: rng.exponential(1e-4)
-    #: Seconds per byte that delay a message itself, but none behind it.
+    #: Seconds per byte that delay a message itself, but no message behind it.
     per_byte: float = 0.0
-    #: Bytes per second of each rank's link, in each direction; see the module.
+    #: Bytes per second in each direction of each rank's link; see the module.
     bandwidth: float = math.inf
-    #: ``(shard, bytes, rng)``: the time in which its server applies that many bytes of gradient;
+    #: ``(shard, bytes, rng)``: the time its server takes to apply that many bytes of gradient;
     #: None: updates take no time.
     apply: Callable[[int, int, np.random.Generator], float] | None = None
     #: ``(rank, message, idle, rng)``: the time of receiving a message that has arrived; ``idle`` is
-    #: whether the rank waited for it. It also makes ranks poll their peers in turn, as on one host;
-    #: None: no time, in order of arrival.
+    #: whether the rank waited for it. It also makes ranks poll their peers in turn, as on one host.
+    #: None: receiving takes no time, and messages are taken in order of arrival.
     receive: Callable[[int, Message, bool, np.random.Generator], float] | None = None
-    #: By rank, its host: ranks of one host share a link, see the module; None: each has its own.
+    #: By rank, its host: ranks of a host share its link, see the module; None: each has its own.
     hosts: Sequence[int] | None = None
     #: From the last worker's arrival at a sum over all workers to its result, instead of the
     #: messages of its schedule; None: those messages are sent.
     reduce: Draw | None = None
-    #: The same of the last sum, with which all learn that nobody is training any more; with
-    #: ``reduce`` only.
+    #: Time of the last sum, from which all learn that no worker trains any more; only with
+    #: ``reduce``.
     last_sum: float = 0.0
-    #: Times of codecs by name; others take those of their rows.
+    #: Times of codecs by name; other codecs take those of their table.
     codecs: Mapping[str, CodecTimes] = field(default_factory=dict)
-    #: How many times as fast codecs are as that; may be infinite.
+    #: How many times as fast codecs are as these times say; may be infinite.
     codec_speed: float = 1.0
     #: Whether ``receive``, ``apply`` and ``reduce`` were measured with the job's codec: then they
     #: contain encoding and decoding, which take no time of their own.
     framed: bool = False
-    #: Of a model that is cut: what each stage costs of a gradient, in the order of the layers, in
-    #: any unit; empty: as many as it has parameters, see ``pass_costs``.
+    #: Of a split model: the cost of each stage of a gradient, in the order of the layers, in any
+    #: unit; empty: in proportion to its parameters, see ``pass_costs``.
     stages: Sequence[StageCosts] = ()
-    #: Of the same: how much dearer a row is in a micro-batch than in a whole batch.
+    #: Of a split model: how many times as long a row takes in a micro-batch as in a whole batch.
     slowdown: Slowdown = as_dear
-    #: Of the same: seconds that a pass of a micro-batch takes beside its products; one backward to
-    #: inputs and weights at once counts twice.
+    #: Of a split model: seconds that a micro-batch's pass takes beside its products. A backward
+    #: pass to inputs and weights at once counts twice.
     pass_s: float = 0.0
-    #: Bytes of gradient a second that a worker applies to parameters which it updates itself, in
-    #: modes without servers; not where ``reduce`` was measured, which has it in it.
+    #: Bytes of gradient per second that a worker applies to parameters that it updates itself, in
+    #: modes without servers; unused where ``reduce`` was measured, which includes it.
     worker_apply: float = math.inf
 
     def __post_init__(self) -> None:

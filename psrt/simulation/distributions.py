@@ -17,12 +17,12 @@ from psrt.rows.values import Number, form, read_numbers
 Compute = Callable[[int, np.random.Generator], float]
 Draw = Callable[[np.random.Generator], float]
 
-#: The longest time that may be asked for.
+#: The longest time that a user may ask for.
 LONGEST = 1e6
 
 
 class Distribution(NamedTuple):
-    """The form of a distribution of seconds on the command line, and how to draw from it."""
+    """A distribution of seconds as the command line writes it, and how to draw from it."""
 
     #: Its numbers, in order.
     numbers: tuple[Number, ...]
@@ -68,7 +68,7 @@ def read_compute(text: str) -> Compute:
     True
 
     Raises:
-        ConfigError: for an unknown distribution, or numbers out of its range.
+        ConfigError: for an unknown distribution, or numbers out of range.
     """
     kind, _, rest = text.partition(":")
     if kind == "run":
@@ -94,7 +94,7 @@ def resampled(run: str) -> Compute:
         run: the folder of a run with a history.
 
     Raises:
-        ConfigError: if it cannot be read, or no gradient was computed in it.
+        ConfigError: if the run cannot be read, or no gradient was computed in it.
     """
     if not run:
         raise ConfigError("compute run:DIR names the folder of a run that was made with --record")

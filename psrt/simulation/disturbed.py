@@ -1,6 +1,7 @@
-"""A network some of whose ranks are cut off from the others for a while, or have slow links.
+"""A network in which some ranks are partitioned from the others for a while, or have slow links.
 
-Nothing is lost or overtaken: what was sent into a cut sets out when it heals, in order, as by TCP.
+Nothing is lost or overtaken: messages sent during a partition leave in order when it heals, as over
+TCP.
 """
 
 from __future__ import annotations
@@ -16,25 +17,25 @@ from psrt.simulation.network import Carrier, Channel
 
 @dataclass(eq=False, slots=True)
 class DisturbedNetwork:
-    """Carries messages by another network, unless something is in the way."""
+    """Sends messages by another network, and holds or slows those that a fault affects."""
 
     network: Carrier
-    #: Ranks between which and all others nothing passes, for each cut.
+    #: By partition, the ranks between which and all others nothing passes.
     _apart: list[frozenset[int]] = field(default_factory=list, init=False)
-    #: How many times as long bytes of a rank take, for each that is slow.
+    #: By slowdown, its ranks and how many times as long their bytes take.
     _slow: list[tuple[frozenset[int], float]] = field(default_factory=list, init=False)
-    #: What was sent into a cut, in order.
+    #: Messages sent during a partition, in order.
     _held: list[tuple[Channel, partial[None]]] = field(default_factory=list, init=False)
 
     def send(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
-        """Send a message now, or when it can pass."""
+        """Send a message now, or once no partition holds it up."""
         factor = max((it for ranks, it in self._slow if _touches(channel, ranks)), default=1.0)
-        # As long as so many bytes: on both links, and for those that come after it, too.
+        # As long as a message with factor times its bytes: on both links, and for those behind it.
         slowed = nbytes if factor == 1.0 else round(nbytes * factor)
         self._pass(channel, partial(self.network.send, channel, slowed, arrive, argument))
 
     def follow(self, channel: Channel, arrive: Action, argument: Any) -> None:
-        """Deliver the notice of a death, which comes by no link, after what is under way."""
+        """Deliver the notice of a death, which uses no link, after everything already in flight."""
         self.network.follow(channel, arrive, argument)
 
     def _pass(self, channel: Channel, send: partial[None]) -> None:
@@ -44,24 +45,24 @@ class DisturbedNetwork:
             send()
 
     def cut(self, ranks: Sequence[int]) -> None:
-        """Let nothing pass between these ranks and all others."""
+        """Partition these ranks from all others."""
         self._apart.append(frozenset(ranks))
 
     def heal(self, ranks: Sequence[int]) -> None:
-        """Let all pass again; what was held sets out now."""
+        """End a partition; the messages held up by it leave now."""
         self._apart.remove(frozenset(ranks))
         held, self._held = self._held, []
         for channel, send in held:
             self._pass(channel, send)
 
     def drop(self, rank: int) -> list[partial[None]]:
-        """Let what a rank has sent into a cut never arrive; return what would send it."""
+        """Drop the messages of a rank that a partition holds; return the calls that send them."""
         dropped = [send for channel, send in self._held if channel.out == rank]
         self._held = [it for it in self._held if it[0].out != rank]
         return dropped
 
     def slow(self, ranks: Sequence[int], factor: float) -> None:
-        """Make all bytes of these ranks take so many times as long."""
+        """Make all bytes of these ranks take ``factor`` times as long."""
         self._slow.append((frozenset(ranks), factor))
 
     def fast(self, ranks: Sequence[int], factor: float) -> None:

@@ -1,6 +1,6 @@
-"""A disk that fails at given operations: it is full, makes an error, or the job dies in the middle.
+"""A disk that fails at given operations: it is full, has an I/O error, or the job dies midway.
 
-What a loss of power leaves is not here, but tried state by state in the tests of checkpoints.
+The states that a loss of power leaves are not here; tests of checkpoints try them one by one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _ERRORS = {FULL: errno.ENOSPC, ERROR: errno.EIO}
 
 @dataclass(eq=False)
 class FaultyDisk(Disk):
-    """Does as the real one, unless something is to go wrong."""
+    """Works like the real disk, except at the given operations."""
 
-    #: By number of the operation, from 1, what goes wrong in it.
+    #: By number of the operation, from 1, its fault.
     faults: Mapping[int, str]
-    #: Called with that number when it does.
+    #: Called with that number when the fault strikes.
     struck: Callable[[int], None]
-    #: Operations that change something, so far.
+    #: Operations so far that change something.
     operations: int = field(default=0, init=False)
     _is_dead: bool = field(default=False, init=False)
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it; one that exists is as good."""
+        """Make a folder, and its parents; it may exist."""
         if not path.is_dir():
             self._next(takes_space=True)
         super().make_folder(path)
@@ -58,13 +58,13 @@ class FaultyDisk(Disk):
         super().sync_folder(path)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder with all in it."""
+        """Remove a file, or a folder with everything in it."""
         if path.is_symlink() or path.exists():
             self._next()
         super().remove(path)
 
     def _next(self, half: Callable[[], None] = lambda: None, *, takes_space: bool = False) -> None:
-        """Count an operation, and do half of it if it is to go wrong."""
+        """Count an operation, and do half of it if its fault says so."""
         if self._is_dead:
             raise CrashError("the job is dead")
         self.operations += 1

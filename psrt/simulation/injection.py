@@ -12,24 +12,24 @@ from psrt.simulation.simulator import Simulator
 
 @dataclass(eq=False)
 class Injector:
-    """Has faults strike the ranks of a simulator."""
+    """Injects faults into the ranks of a simulator."""
 
-    #: Which has not begun to run.
+    #: Must not have begun to run.
     world: Simulator
     _: KW_ONLY
-    #: Virtual seconds without a sign of life, after which a rank is taken to be dead.
+    #: Virtual seconds without a sign of life, after which a rank is declared dead.
     timeout_s: float
 
     def __post_init__(self) -> None:
         self._network = DisturbedNetwork(self.world.network)
 
     def add(self, fault: Fault, ranks: Sequence[int], struck: Callable[[], None]) -> None:
-        """Have a fault strike once.
+        """Schedule a fault, which strikes once.
 
         Args:
-            fault: counted from the start of this attempt.
-            ranks: that it strikes.
-            struck: called when it does.
+            fault: its time counts from the start of this attempt.
+            ranks: the ranks that it strikes.
+            struck: called when it strikes.
         """
         act = {
             "crash": self._crash, "pause": self._pause, "cut": self._cut, "slow": self._slow,
@@ -48,7 +48,7 @@ class Injector:
             self.world.after(fault.at, lambda _: strike())
 
     def _disturb(self) -> None:
-        """Have all messages go by the network that can be disturbed."""
+        """Make all messages use the network that faults can disturb."""
         world = self.world
         world.network = self._network
         for port in world.ports:
@@ -69,7 +69,7 @@ class Injector:
         self._network.cut(ranks)
         if fault.lasts is not None:
             self.world.after(fault.lasts, self._network.heal, ranks)
-        # Who is on the side of the first rank goes on, if anybody does.
+        # If any ranks survive, they are those on the side of rank 0.
         others = [rank for rank in range(self.world.role_map.size) if rank not in ranks]
         self._watch(others if 0 in ranks else ranks, fault.lasts)
 
@@ -83,7 +83,7 @@ class Injector:
             self._doubt(rank)
 
     def _watch(self, ranks: Sequence[int], lasts: float | None) -> None:
-        """Take ranks of which nobody hears to be dead, once that has lasted too long."""
+        """Declare silent ranks dead, if the fault lasts longer than the timeout."""
         if lasts is None or lasts > self.timeout_s:
             for rank in ranks:
                 self.world.after(self.timeout_s, self._lose if lasts is None else self._doubt, rank)
@@ -93,14 +93,14 @@ class Injector:
         self.world.suspect(rank, for_ever=True)
 
     def _doubt(self, rank: int) -> None:
-        if not self.world.role_map.servers:  # which alone know what comes too late
+        if not self.world.role_map.servers:  # only servers recognize what comes too late
             self._forget(rank)
         self.world.suspect(rank)
 
     def _forget(self, rank: int) -> None:
-        """Let what a rank has sent into a cut be lost, unless the rank was done with that.
+        """Lose the messages of a rank that a partition holds, unless the rank has ended.
 
-        Neighbours still take it, as what any of them has sent that crashes.
+        Neighbours still receive them, as they receive what a crashed neighbour had sent.
         """
         held = self._network.drop(rank)
         if self.world.role_map.peers or not self.world.is_running(rank):

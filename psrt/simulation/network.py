@@ -30,9 +30,9 @@ class Channel:
         """
         self.source = source
         self.to = to
-        #: Whose links it goes out by, and comes in by: ranks of the job.
+        #: The ranks of the job whose links it leaves by, and arrives by.
         self.out, self.into = (source, to) if ranks is None else (ranks[source], ranks[to])
-        #: When the newest message reaches the link of ``to``; later ones must not before that.
+        #: When the newest message reaches the link of ``to``; later ones must not arrive earlier.
         self.newest = 0.0
         #: Messages sent and not yet read.
         self.unread = 0
@@ -64,7 +64,7 @@ class Network:
         """
         self._queue, self._rng = queue, rng
         self._latency, self._per_byte = costs.latency, costs.per_byte
-        #: Whether bytes wait for one another at all.
+        #: Whether bytes wait for each other at all.
         self._is_finite = costs.bandwidth < math.inf
         self._seconds_per_byte = 1.0 / costs.bandwidth
         #: By rank: when its link is free again to send, and to receive.
@@ -88,10 +88,10 @@ class Network:
             when = queue.time + delay
             channel.newest = queue.at(when, arrive, argument, not_before=channel.newest)
             return
-        # Cut-through: the first byte sets out as soon as the sender's link is free, and the
-        # receiver's link is busy from its arrival on, while the rest is still being sent. So the
-        # m/B seconds of a message pass once, in `_enter`, and not once at each end; the sender's
-        # link is merely taken meanwhile.
+        # Cut-through: the first byte leaves as soon as the sender's link is free. The receiver's
+        # link is busy from that byte's arrival on, while the rest is still being sent. So the
+        # m/B seconds of a message pass once, in `_enter`, not once at each end. The sender's link
+        # is only reserved meanwhile.
         leaves = max(queue.time, self._free_to_send[channel.out])
         self._free_to_send[channel.out] = leaves + nbytes * self._seconds_per_byte
         message = channel.into, nbytes, arrive, argument
@@ -111,7 +111,7 @@ class Network:
         channel.newest = queue.at(queue.time, arrive, argument, not_before=channel.newest)
 
     def _enter(self, message: tuple[int, int, Action, Any]) -> None:
-        """Receive a message whose first byte has arrived, once those before it are received."""
+        """Receive a message whose first byte has arrived, after all messages before it."""
         to, nbytes, arrive, argument = message
         queue, free = self._queue, self._free_to_receive[to]
         when = max(queue.time, free) + nbytes * self._seconds_per_byte

@@ -1,12 +1,12 @@
-"""How long the passes of a pipeline take, as parts of the time of a gradient. Pure.
+"""The time of the passes of a pipeline, as parts of the time of a gradient. Pure.
 
-``SimulationCosts.compute`` draws what a worker would take for the gradient of a whole batch and the
-whole model, in one product for each layer. A pass computes a part of it:
+``SimulationCosts.compute`` draws the time that a worker would take for the gradient of a whole
+batch and the whole model, in one product per layer. A pass computes a part of it:
 
     time of a pass = that time × share of the stage and kind × rows / batch size × slowdown
 
 Without ``SimulationCosts.stages`` a layer's share is that of its parameters: each is used once
-forward, once backward to the inputs (but in the first layer) and once backward to the weights.
+forward, once backward to the inputs (except in the first layer) and once backward to the weights.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class PassCosts:
-    """What the passes of one stage cost, of one slice where there are several."""
+    """The costs of the passes of one stage, or of one slice of it where there are several."""
 
     #: By chunk: shares of the time of the whole gradient.
     shares: Sequence[StageCosts]
     #: Rows of a whole batch.
     rows: int
-    #: How much dearer a row is in a product of few.
+    #: How many times as long a row takes in a product of few rows.
     slowdown: Slowdown
-    #: Whether a backward pass goes forward once more before.
+    #: Whether a backward pass first repeats the forward pass.
     recomputes: bool = False
-    #: Seconds that a pass takes beside its products; one to inputs and weights at once is two.
+    #: Seconds that a pass takes beside its products; one to inputs and weights counts twice.
     beside_s: float = 0.0
 
     def beside(self, step: PipelineStep, rows: int) -> float:
-        """Return what a pass of so many rows takes beside its products, in seconds."""
+        """Return what a pass over ``rows`` rows takes beside its products, in seconds."""
         return self.beside_s * len(_PARTS[step.kind]) if rows else 0.0
 
     def share_of(self, step: PipelineStep, rows: int) -> float:
-        """Return the part of the time of a gradient that a pass of so many rows takes."""
+        """Return the part of a gradient's time that a pass over ``rows`` rows takes."""
         kinds = _PARTS[step.kind]
         if self.recomputes and Kind.BACKWARD_INPUT in kinds:
             kinds = (Kind.FORWARD, *kinds)
@@ -59,15 +59,15 @@ class PassCosts:
 def shares_of(
     stages: Sequence[StageCosts], layers: Sequence[Sequence[int]], *, slices: int = 1
 ) -> list[StageCosts]:
-    """Return what part of a gradient's time each virtual stage takes.
+    """Return the part of a gradient's time that each virtual stage takes.
 
     Args:
-        stages: what each costs, in any unit; empty: by parameters.
-        layers: of each, the parameters of its layers.
-        slices: of each layer, all as dear.
+        stages: the cost of each stage, in any unit; empty: in proportion to its parameters.
+        layers: by stage, the number of parameters of each of its layers.
+        slices: the number of slices of each layer, which cost the same.
 
     Raises:
-        ConfigError: if there are costs of another number of stages.
+        ConfigError: if the number of costs is not the number of stages.
 
     >>> [round(it.seconds, 3) for it in shares_of([], [[1, 1], [1, 1]])]
     [0.455, 0.545]
@@ -78,7 +78,7 @@ def shares_of(
     ]
     if len(given) != len(sizes):
         raise ConfigError(
-            f"--stage-costs are of {plural(len(given), 'part')}, and the model is cut into "
+            f"--stage-costs has {plural(len(given), 'part')}, but the model is split into "
             f"{len(sizes)}"
         )
     whole = slices * sum(it.seconds for it in given)

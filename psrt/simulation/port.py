@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: In an inbox: the channel a message took, the message, its region at the sender, and its bytes.
+#: In an inbox: the message's channel, the message, its region at the sender, and its bytes.
 Mail = tuple[Channel, Message, int, int]
 
 
@@ -35,9 +35,9 @@ class VirtualPort(CollectivePort):
     def __init__(self, world: World, rank: int) -> None:
         super().__init__(world, rank)
         role_map = self.role_map
-        #: The shards of this server, each with its place among them; none at a worker.
+        #: The shards of this server, each with its index among them; empty at a worker.
         self._places = {shard: i for i, shard in enumerate(role_map.shards_of(rank))}
-        #: Describes the peers that this rank waits for; a role replaces it.
+        #: Describes the peers that this rank waits for; set by a role.
         self.waiting_for: Callable[[], str] = lambda: "a message"
         #: See ``Port``; the simulator knows the clocks by itself.
         self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
@@ -47,7 +47,7 @@ class VirtualPort(CollectivePort):
         self._receive_s = world.costs.receive
         #: Seconds that a server has spent applying gradients.
         self.busy_s = 0.0
-        #: Messages received, if that takes time.
+        #: Messages received so far, if receiving takes time.
         self._turn = 0
         #: By shard, the gradient steps whose pushes this worker has sent.
         self.pushed: dict[int, int] = {}
@@ -64,22 +64,22 @@ class VirtualPort(CollectivePort):
         }
         #: See ``Port``.
         self.offers: list[Vector] = self._regions() if role_map.peers and self.worker >= 0 else []
-        #: By worker that this one mixes with, the first round that it will not take part in.
+        #: By worker that this one mixes with, the first round without this worker.
         self.mixed: dict[int, int] = {}
         self.landings: Mapping[int, int] = {}
         self.theta_memory = ThetaMemory.OWN
         self._inbox: deque[Mail] = deque()
         #: The computing time of the step whose parts are being computed, in seconds.
         self._step_s = 0.0
-        #: What is to be run while computing time passes, in order: shares of it, and actions.
+        #: Actions to run while computing time passes, in order, each with the share before it.
         self._amid: deque[tuple[float, Callable[[], object]]] = deque()
         #: By worker and shard, its gradient span as it was when its push arrived.
         self._copies: dict[tuple[int, int], Vector] = {}
-        #: By worker and shard, the frame that came last: the codec's own memory, which does not
-        #: change before it has been decoded.
+        #: By worker and shard, the latest frame: the codec's own memory, which does not change
+        #: before the frame has been decoded.
         self._frames: dict[tuple[int, int], Bytes] = {}
-        #: By worker, copies of the vectors and frames that a neighbour has sent and this rank not
-        #: received: neighbours do not answer each other, so a sender may be ahead.
+        #: By worker, copies of the vectors and frames that a neighbour has sent and this rank has
+        #: not received: neighbours do not answer each other, so a sender may be ahead.
         self._under_way: defaultdict[int, deque[AnyArray]] = defaultdict(deque)
         #: By shard, the clock of the last frame that serves several ranks.
         self._encoded: dict[int, int] = {}
@@ -105,22 +105,22 @@ class VirtualPort(CollectivePort):
         return self._copies[worker, shard]
 
     def frame(self, shard: int, worker: int) -> Bytes:
-        """Return the frame that came last between a shard and ``worker``."""
+        """Return the latest frame between a shard and ``worker``."""
         return self._frames[worker, shard]
 
     async def compute(self, work: Callable[..., T], *args: object) -> T:
         """Run ``work(*args)`` now, then let its cost pass; see ``after_compute``."""
         self.computing = True
-        result = work(*args)  # before anything else runs: ranks share the memory of a batch
+        result = work(*args)  # before any other role runs: ranks share the memory of a batch
         if self.behind:
             await self.catch_up()
         seconds = self.world.costs.compute(self.rank, self.world.rng)
         for share, _ in self._amid:
             self.world.after(seconds * share, self._act)
         await self.pause(seconds)
-        while self._amid:  # by chance, at the very end
+        while self._amid:  # rounding may leave actions due at the very end
             self._act(None)
-        if self.behind:  # what was done amid it
+        if self.behind:  # time spent by those actions
             await self.catch_up()
         self.computing = False
         while self._after_compute:
@@ -136,9 +136,9 @@ class VirtualPort(CollectivePort):
         return result
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
-        """Run ``action()`` when that share of the present computing has passed.
+        """Run ``action()`` when that share of the current computing time has passed.
 
-        Recorded sums are what was left of them after computing, so they begin there.
+        Recorded sums are the remaining time after computing, so they begin there.
         """
         if self.world.costs.reduce is not None:
             self.after_compute(action)
@@ -146,7 +146,7 @@ class VirtualPort(CollectivePort):
             self._amid.append((share, action))
 
     async def spend(self, seconds: float) -> None:
-        """Let the time of a part of computing pass, that has been done; then do what is amid it."""
+        """Let the time of a computed part pass, and run the actions of ``amid`` that are due."""
         await self.pause(seconds)
         while self._amid:
             self._act(None)
@@ -157,7 +157,7 @@ class VirtualPort(CollectivePort):
         """Run the next action of ``amid``, unless all were run or this rank has crashed."""
         if self._amid and self.rank not in self.world.crashed:
             _, action = self._amid.popleft()
-            # Up to here the time has passed, so what the action does is not too early.
+            # The time up to here has passed, so what the action does is not too early.
             self.computing, before = False, self.computing
             action()
             self.computing = before
@@ -190,7 +190,7 @@ class VirtualPort(CollectivePort):
         self._send(to, message, FRAMED, FRAME_BYTES + frame.size)
 
     def _spend_on_frame(self, message: Message) -> None:
-        """Spend the time of encoding what goes with a message."""
+        """Spend the time of encoding a message's frame."""
         frames = self.world.frames
         if frames is None:
             return
@@ -207,7 +207,7 @@ class VirtualPort(CollectivePort):
         return self._sent_for[shard], self._received_for[shard]
 
     def take_frame(self, message: Message, frame: Bytes) -> None:
-        """Keep a frame that is on its way: nobody looks at the one before any more."""
+        """Keep a frame that is on its way; the previous one is not needed any more."""
         if type(message) is Mix:
             self._under_way[message.worker].append(frame.copy())
             return
@@ -248,14 +248,14 @@ class VirtualPort(CollectivePort):
             world.resume(self.rank)
 
     def in_flight(self, to: int, shard: int) -> bool:
-        """Return whether the last payload of a shard sent to ``to`` may still be being read."""
+        """Return whether the last payload of a shard sent to ``to`` may still be in use there."""
         if self.role_map.peers:
             return False  # it was copied
         channel = self._channels.get((to, shard))
         return channel is not None and channel.unread > 0
 
     def forget(self, rank: int) -> None:
-        """Count everything sent to a crashed rank as read: it reads no more."""
+        """Count all messages to a crashed rank as read: it will not read them."""
         for shard in self._places or self.role_map.shards_of(rank) or (0,):
             channel = self._channels.get((rank, shard))
             if channel is not None and channel.unread:
@@ -263,7 +263,7 @@ class VirtualPort(CollectivePort):
                 self.world.touch(self.rank)
 
     async def receive(self) -> Message:
-        """Return the next message in order of arrival, its payload in place."""
+        """Return the next message in order of arrival, with its payload in place."""
         inbox, seconds, idle = self._inbox, self._receive_s, False
         if self.behind:
             await self.catch_up()
@@ -279,7 +279,7 @@ class VirtualPort(CollectivePort):
             self._bring_forward()
             self._turn += 1
         channel, message, region, nbytes = inbox.popleft()
-        if not nbytes:  # the notice of a death, which nobody sent: the clock is what came of it
+        if not nbytes:  # the notice of a death, which no rank sent: ask for the clock to report
             assert type(message) is Leave
             message = self.leave_of(message.shard, message.worker) or message
         else:
@@ -302,7 +302,7 @@ class VirtualPort(CollectivePort):
         return message
 
     def _take(self, mix: Mix, region: int) -> None:
-        """Take up what a neighbour's message brings."""
+        """Take what a neighbour's message brings."""
         if region == FRAMED:
             self._frames[mix.worker, mix.shard] = self._under_way[mix.worker].popleft()
         elif region != NO_PAYLOAD:
@@ -316,7 +316,7 @@ class VirtualPort(CollectivePort):
         """Move the message of the peer and shard whose turn is next to the front of the inbox."""
         inbox, role_map, places = self._inbox, self.role_map, self._places
         if len(inbox) > 1:
-            # As an MPI port polls its links: a server shard by shard, each worker by worker.
+            # Polls as an MPI port does: a server shard by shard, and worker by worker.
             if places:
                 workers, ports = len(role_map.workers), self.world.ports
                 links = [
@@ -337,8 +337,8 @@ class VirtualPort(CollectivePort):
     async def until(self, done: Callable[[], bool], waiting_for: Callable[[], str]) -> None:
         """Let time pass until ``done()``.
 
-        It is evaluated whenever a peer has read everything sent to it, and before a deadlock is
-        reported.
+        The condition is evaluated whenever a peer has read everything sent to it, and before a
+        deadlock is reported.
         """
         if self.behind:
             await self.catch_up()

@@ -1,18 +1,18 @@
 """A rendezvous of all workers: the last arrival triggers the result, available after a delay.
 
-It models sums through shared memory, as on one host, and the comparison of numbers. The delay from
-the last arrival on:
+It models sums through shared memory, as on one host, and the comparison of numbers. The delay after
+the last arrival:
 
 =====================  ============================================================================
-with ``costs.reduce``  one draw a round, the same for all buckets of a gradient; each fragment of
-                       the parameters has rounds of its own, in turn; a draw includes the sum of
-                       the control values and the comparison of numbers. Where control values say
-                       that nobody is training any more, and nothing else is summed,
-                       ``costs.last_sum`` passes
+with ``costs.reduce``  one draw per round, the same for all buckets of a gradient; each fragment of
+                       the parameters has its own rounds, in turn. A draw includes the sum of the
+                       control values and the comparison of numbers. If control values say that
+                       no worker trains any more, and nothing else is summed, it is
+                       ``costs.last_sum``
 without                two barriers of one latency each, plus the bytes that a rank moves at the
-                       bandwidth of its link, those of one sum after those of another; where
-                       ``costs.hosts`` says that all ranks are on one host, what its shared memory
-                       takes (``MachineCosts.node``)
+                       bandwidth of its link, one sum after another. If ``costs.hosts`` puts all
+                       ranks on one host, the time that its shared memory takes
+                       (``MachineCosts.node``)
 =====================  ============================================================================
 """
 
@@ -39,12 +39,12 @@ class Rendezvous:
 
     #: The simulator of the workers.
     world: World
-    #: Makes the result; called once a round, when the last worker has arrived.
+    #: Makes the result; called once per round, when the last worker has arrived.
     fold: Fold
-    #: (i, result) → the delay from then until that of the i-th round is available.
+    #: (i, result) → the delay from then until the i-th round's result is available.
     seconds: Callable[[int, Any], float]
     _: KW_ONLY
-    #: How many meet; 0: all of the world's.
+    #: The number of workers that meet; 0: all workers of ``world``.
     workers: int = 0
     #: Rounds that are complete.
     _complete: int = field(default=0, init=False)
@@ -60,13 +60,14 @@ class Rendezvous:
         Args:
             worker: its number.
             brings: its value for the fold; must not change until the result is available.
-            on_result: called with the result, by an event of this worker's own.
+            on_result: called with the result, by a separate event for each worker.
         """
         assert worker not in self._arrived, "nobody arrives twice before all have arrived"
         self._arrived[worker] = brings, on_result
         if len(self._arrived) < self.workers:
             return
-        # In worker order, not in that of arrival: sums are the same to the bit whoever is late.
+        # In worker order, not in arrival order, so that sums are bit-identical for any arrival
+        # order.
         arrived, self._arrived = [self._arrived[i] for i in range(self.workers)], {}
         result = self.fold([brought for brought, _ in arrived])
         seconds = self.seconds(self._complete, result)
@@ -83,9 +84,9 @@ class RendezvousTable:
     _known: dict[object, Rendezvous] = field(default_factory=dict, init=False)
     #: The draws of ``costs.reduce``, by round.
     _drawn: list[float] = field(default_factory=list, init=False)
-    #: When the bytes of the sums so far have been moved.
+    #: When the bytes of all sums so far have been moved.
     _free: float = field(default=0.0, init=False)
-    #: The rendezvous that take such a draw; of fragments, in their turn.
+    #: The number of rendezvous that take such a draw; fragments take turns.
     _timed: int = field(default=0, init=False)
 
     def at(self, key: object, fold: Fold, nbytes: float, *, along: bool) -> Rendezvous:
@@ -95,7 +96,7 @@ class RendezvousTable:
             key: the same on all workers.
             fold: makes the result.
             nbytes: the bytes that a rank moves.
-            along: whether ``costs.reduce`` already includes it, see the module.
+            along: whether ``costs.reduce`` already includes its time, see the module.
         """
         if key not in self._known:
             fragments = self.world.role_map.controls
@@ -128,7 +129,7 @@ class RendezvousTable:
             ranks = [world.role_map.rank_name(rank) for rank in world.role_map.workers]
             if len(ranks) == 1:
                 return 0.0
-            # Sums share what joins the ranks: their bytes move one after the other.
+            # Sums share the connection between the ranks: their bytes move one after the other.
             waits = max(0.0, self._free - world.time)
             self._free = world.time + waits + moving_s(world, ranks, nbytes)
             return waits + two_barriers(world, ranks, nbytes)
@@ -141,18 +142,18 @@ class RendezvousTable:
 
 
 def hosts_among(world: World, ranks: Sequence[int]) -> int:
-    """Return on how many hosts ranks of the job are; each is a host of its own if nobody says."""
+    """Return the number of hosts of these ranks; each is its own host if ``hosts`` is None."""
     hosts = world.costs.hosts
     return len(ranks if hosts is None else {hosts[rank] for rank in ranks})
 
 
 def two_barriers(world: World, ranks: Sequence[int], nbytes: float) -> float:
-    """Draw the time of two barriers, between which a rank moves so many bytes.
+    """Draw the time of two barriers, between which each rank moves ``nbytes``.
 
     Args:
         world: of these ranks.
-        ranks: of the job, two or more.
-        nbytes: by link, or in the memory of the host that all of them are on.
+        ranks: ranks of the job, two or more.
+        nbytes: moved over a link, or in the shared memory of the host if all are on one.
     """
     costs, rng = world.costs, world.rng
     if hosts_among(world, ranks) == 1:
@@ -162,7 +163,7 @@ def two_barriers(world: World, ranks: Sequence[int], nbytes: float) -> float:
 
 
 def moving_s(world: World, ranks: Sequence[int], nbytes: float) -> float:
-    """Return how long what joins these ranks is busy with so many bytes of each, in seconds."""
+    """Return how long the connection between these ranks is busy with ``nbytes`` of each, in s."""
     if hosts_among(world, ranks) == 1:
         node, p = world.machine.node, len(ranks)
         return node.seconds(p, nbytes, p) - node.seconds(p, 0, p)

@@ -1,4 +1,4 @@
-"""A schedule of an all-reduce carried out by one rank, as far as its spans have arrived.
+"""One rank's part of an all-reduce schedule, run as far as spans have arrived.
 
 Pure: it knows numbers and a link to other ranks, never time.
 """

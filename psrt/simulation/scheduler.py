@@ -28,7 +28,7 @@ class _Task:
 
 
 class Scheduler(EventQueue):
-    """Runs events and resumes roles; knows nothing of messages and of what roles wait for."""
+    """Runs events and resumes roles; knows nothing of messages or of why roles wait."""
 
     def __init__(self, seed: int) -> None:
         """Start at 0 s without roles; ``seed`` draws the order of simultaneous events."""
@@ -38,13 +38,13 @@ class Scheduler(EventQueue):
         self._open = 0
         #: Roles that wait for a condition, by rank.
         self._watches: dict[int, Callable[[], bool]] = {}
-        #: Ranks whose condition the present event may have made true.
+        #: Ranks whose condition the current event may have made true.
         self._touched: list[int] = []
-        #: How often ranks were told to stand still, and those of them that are due to be resumed.
+        #: By rank, the number of holds on it; and the held ranks that are due to be resumed.
         self._holds: Counter[int] = Counter()
         self._due: set[int] = set()
-        #: What is to happen before an event, by its number from 1, the next one last; and how many
-        #: events are over then, −1 for none.
+        #: Actions to call before an event, by its number from 1, sorted so that the next is last;
+        #: and the number of events before the next action, −1 for none.
         self._strikes: list[tuple[int, Callable[[], None]]] = []
         self._struck_after = -1
 
@@ -62,7 +62,7 @@ class Scheduler(EventQueue):
         for rank in roles:
             self.after(0.0, self._begin, rank)
         try:
-            # A run that diverges overflows; its loss says so.
+            # A diverging run overflows; its loss shows that.
             with infrequent_gc(), np.errstate(all="ignore"):
                 self._run_events()
         finally:
@@ -91,9 +91,9 @@ class Scheduler(EventQueue):
 
         Args:
             event: its number, from 1.
-            action: what to call; of several before one event the first one first.
+            action: what to call; several before one event are called in the order of these calls.
         """
-        self._strikes.insert(0, (event, action))  # behind those before the same event
+        self._strikes.insert(0, (event, action))  # popped last: after those before this event
         self._strikes.sort(key=lambda it: it[0], reverse=True)
         self._struck_after = self._strikes[-1][0] - 1
 
@@ -112,7 +112,7 @@ class Scheduler(EventQueue):
             self._begin(rank)
 
     def _begin(self, rank: int) -> None:
-        """Resume a role even if it stands still: who does from the start has begun at 0 s, too."""
+        """Resume a role even if it is held: a role held from the start also begins, at 0 s."""
         task = self._tasks[rank]
         if task.done:
             return
@@ -123,11 +123,11 @@ class Scheduler(EventQueue):
             self._open -= 1
 
     def hold(self, rank: int) -> None:
-        """Resume a role no more, until ``let_go``, once for each call."""
+        """Stop resuming a role until ``let_go`` was called once for each ``hold``."""
         self._holds[rank] += 1
 
     def let_go(self, rank: int) -> None:
-        """Resume a role again, at once if it was to be resumed meanwhile."""
+        """Undo one ``hold``; resume the role at once if it became due meanwhile."""
         self._holds[rank] -= 1
         if not self._holds[rank] and rank in self._due:
             self._due.discard(rank)
@@ -167,7 +167,7 @@ class Scheduler(EventQueue):
                 self.resume(rank)
 
     def _check_all(self) -> None:
-        """Check every condition, touched or not, before calling it a deadlock.
+        """Check every condition, touched or not, before reporting a deadlock.
 
         No deadlock is missed, and none is reported wrongly. An empty queue means that no message is
         in flight and no time is left to pass, so only a condition can still become true. It may
@@ -185,7 +185,7 @@ class Scheduler(EventQueue):
             raise TransportError(self.deadlock(waiting))
 
     def give_up(self, waiting: Sequence[int]) -> bool:
-        """End roles that may wait for ever; return whether any did."""
+        """End roles that may wait forever; return whether any did."""
         return False
 
     def deadlock(self, waiting: Sequence[int]) -> str:

@@ -2,14 +2,14 @@
 
 The links of ``Network`` take one message after another. TCP shares a link instead:
 
-- *To send* each connection gets the same part: the replies of one server end together.
-- *To receive* whoever came first gets more, since its bytes are in the queue before the link. Of
-  two gradients on links of 100 Mbit/s the one that set out first got 0.51 to 0.75 of the link of
-  the server, 0.62 on average. So workers that push at the same time do not do so for long, unless
-  they wait for each other: while one pushes, another is replied to.
+- *To send*, each connection gets the same part: the replies of one server end together.
+- *To receive*, the connection that began first gets more, since its bytes are queued before the
+  link. Of two gradients on links of 100 Mbit/s, the one that left first got 0.51 to 0.75 of the
+  server's link, 0.62 on average. So workers that push at the same time soon stop doing so, unless
+  they wait for each other: while one pushes, another receives its reply.
 
-Every change costs as much as there are connections under way, so this is for as many ranks as a
-recorded run has, not for thousands.
+Each change costs time in proportion to the active connections. So this suits the number of ranks of
+a recorded run, not thousands.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.event_queue import Action, EventQueue
 from psrt.simulation.network import Channel
 
-#: Bytes of a message that may be left by rounding when it is through.
+#: Bytes of a message that rounding may leave at its end.
 _ROUNDING = 0.5
-#: A connection takes its part of what is free, and so it goes on with what is left then. After as
-#: many rounds it is next to nothing.
+#: Rounds of sharing: a connection takes its part of the free bandwidth, then of the rest, and so
+#: on. After this number of rounds next to nothing is left.
 _ROUNDS = 4
-#: How many times the part of each other that whoever came first gets to receive.
+#: How many times the others' part the first connection gets to receive.
 _FIRST = 2
 #: One direction of a host's link: the host, and whether it receives.
 _End = tuple[int, bool]
 
 
 class _Connection:
-    """From one rank to another: passes one message after another."""
+    """A connection from one rank to another: sends one message after another."""
 
     __slots__ = ("ends", "left", "messages", "rate")
 
     def __init__(self, source: int, to: int) -> None:
-        #: The two directions of links that it passes, given their hosts.
+        #: The two directions of links that it uses, given the hosts.
         self.ends: tuple[_End, _End] = (source, False), (to, True)
-        #: The one under way in front: its channel, its length, and what takes it.
+        #: Its messages, the one in flight first: channel, length, and the action on arrival.
         self.messages: deque[tuple[Channel, int, Action, Any]] = deque()
-        #: Bytes left of that one, and bytes per second that it passes.
+        #: Bytes left of the first message, and the connection's bytes per second.
         self.left = self.rate = 0.0
 
 
 class SharedLinks:
-    """One link for each host, each direction of it shared by the connections with messages.
+    """One link per host; the connections with messages share each direction of it.
 
-    A connection is as fast as the smaller of its parts of two links; what that leaves of the other
-    one is shared again. Between ranks of one host a message takes no time.
+    A connection is as fast as the smaller of its parts of two links. What it leaves of the other
+    link is shared again. Between ranks of one host a message takes no time.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class SharedLinks:
         assert len(costs.hosts) == ranks, "every rank has a host"
         self._queue, self._rng, self._costs, self._hosts = queue, rng, costs, costs.hosts
         self._connections: dict[tuple[int, int], _Connection] = {}
-        #: Those with messages, in the order in which these set out.
+        #: Connections with messages, in the order in which these left.
         self._busy: list[_Connection] = []
-        #: How many of them pass each direction of a link.
+        #: By direction of a link, the number of busy connections that use it.
         self._crowd: Counter[_End] = Counter()
-        #: When what they have left was last brought up to date.
+        #: When the connections' remaining bytes were last updated.
         self._at = 0.0
-        #: Of the present plan: the event of an older one means nothing.
+        #: The number of the current plan: events of an older plan are ignored.
         self._plan = 0
 
     def send(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
@@ -105,13 +105,13 @@ class SharedLinks:
             channel.newest = queue.at(queue.time, arrive, argument, not_before=channel.newest)
 
     def _advance(self) -> None:
-        """Count what has passed since the last change."""
+        """Subtract the bytes sent since the last change."""
         passed, self._at = self._queue.time - self._at, self._queue.time
         for connection in self._busy:
             connection.left -= connection.rate * passed
 
     def _share(self) -> None:
-        """Share the links out anew, and come back when the next message is through."""
+        """Divide the links among busy connections; schedule the end of the next message."""
         self._plan += 1
         busy, crowd = self._busy, self._crowd
         if not busy:
@@ -137,7 +137,7 @@ class SharedLinks:
         self._queue.after(soonest, self._end, self._plan)
 
     def _end(self, plan: int) -> None:
-        """Deliver the messages that are through, unless links were shared out anew since."""
+        """Deliver the messages that are complete, unless links were divided again meanwhile."""
         if plan != self._plan:
             return
         self._advance()

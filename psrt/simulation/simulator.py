@@ -1,8 +1,8 @@
 """The simulator of a job: all ranks in one process, their ports, and the network between them.
 
-The seed decides every delay and every tie, so the same seed gives the same run, event for event
-and to the bit, and another seed another interleaving. The cost of an event does not depend on the
-number of ranks, so thousands can be simulated.
+The seed decides every delay and every tie. The same seed gives the same run, event for event and
+bit-identically; another seed gives another interleaving. The cost of an event does not depend on
+the number of ranks, so thousands can be simulated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from psrt.transport.port import NO_PAYLOAD, RoleMap
 if TYPE_CHECKING:
     from psrt.simulation.stage_links import VirtualStageLinks
 
-#: Ranks that a report of a deadlock names; thousands would bury the first.
+#: Ranks named in a report of a deadlock: thousands would bury the first.
 _NAMED = 8
 
 
@@ -57,12 +57,12 @@ class Simulator(Scheduler):
             costs: the durations of computing, sending and updating.
             shared_memory: whether a server reads gradients in the workers' memory; if not, they
                 are copied when a push arrives, as between hosts.
-            machine: the costs by which ``auto`` picks an all-reduce; may differ from ``costs``,
-                which lack those of the memory of a host, so that they are these.
+            machine: the costs by which ``auto`` picks an all-reduce; may differ from ``costs``.
+                Times of a host's shared memory always come from here, since ``costs`` has none.
             numerics: whether to compute; if not, vectors are empty, and messages keep the length
                 that they would have.
-            cells: of a model that is cut, who is who in each cell, and the ranks of the job that
-                its ranks are.
+            cells: of a split model: for each cell, its role map, and for each of its ranks the
+                rank of the job.
         """
         super().__init__(seed)
         self.role_map = role_map
@@ -71,18 +71,18 @@ class Simulator(Scheduler):
         self.shared_memory = shared_memory
         self.machine = machine
         self.numerics = numerics
-        #: By rank of a part of the job, that in the job: None, as this is the job.
+        #: By rank of a part of the job, the rank in the job: None, as this is the job.
         self.ranks: Sequence[int] | None = None
         #: By rank, the time at which its role crashed, in seconds.
         self.crashed: dict[int, float] = {}
-        #: Ranks that were taken to be dead, when others had not heard of them for too long.
+        #: Ranks that were declared dead, because no rank had heard from them for too long.
         self.suspected: set[int] = set()
-        #: Called with the rank of a role that has crashed, and again when it is missed.
+        #: Called with the rank of a role that has crashed, and again when its absence is noticed.
         self.on_crash: Callable[[int], None] = lambda _: None
         self.on_missed: Callable[[int], None] = lambda _: None
         #: Called with every report that reaches rank 0.
         self.on_report: Callable[[Report | Sketch], None] = lambda _: None
-        #: What frames cost; None where there are none, or they take no time.
+        #: The costs of frames; None where no frames are sent, or where they take no time.
         self.frames: FrameTimes | None = None
         #: The sums without messages, by key.
         self.rendezvous = RendezvousTable(self)
@@ -90,7 +90,7 @@ class Simulator(Scheduler):
         shared = self.costs.hosts is not None
         links: type[Network | SharedLinks] = SharedLinks if shared else Network
         self.network: Carrier = links(self, self.costs, self.rng, ranks=role_map.size)
-        #: Of a model that is cut: by rank of a worker, how it talks to other stages.
+        #: Of a split model: by rank of a worker, its links to other stages.
         self.links: Mapping[int, VirtualStageLinks] = {}
         #: By rank of the job.
         self.ports: list[VirtualPort]
@@ -118,7 +118,7 @@ class Simulator(Scheduler):
             self.resume(rank)
 
     def give_up(self, waiting: Sequence[int]) -> bool:
-        """End those who were taken to be dead, and have come back after all others had ended."""
+        """End ranks that were declared dead and came back after all others had ended."""
         found = [rank for rank in waiting if rank in self.suspected]
         for rank in found:
             self.end(rank)
@@ -136,18 +136,18 @@ class Simulator(Scheduler):
         return f"deadlock at {self.time:.6f} s of virtual time: {'; '.join(parts)}"
 
     def name(self, rank: int) -> str:
-        """Return what a rank is, for messages."""
+        """Return the role and number of a rank, for messages."""
         worker = self.role_map.worker_of(rank)
         if worker is None:
             return f"server {self.role_map.server_ranks.index(rank)} (rank {rank})"
         return f"worker {worker} (rank {rank})"
 
     def crash_at(self, rank: int, seconds: float, *, notice_s: float = 0.0) -> None:
-        """Schedule the crash of a role; to be called before ``run``.
+        """Schedule the crash of a role; must be called before ``run``.
 
-        Messages that it has sent still arrive. Each shard gets a ``Leave`` of a crashed worker
-        ``notice_s`` later, after everything that the worker sent there; no other rank is notified,
-        but ``on_missed`` may end the job then.
+        Messages that it has sent still arrive. If a worker crashes, each shard gets a ``Leave`` of
+        it ``notice_s`` later, after everything that the worker sent there. No other rank is
+        notified, but ``on_missed`` may then end the job.
         A role that has ended by then does not crash.
 
         Args:
@@ -173,29 +173,29 @@ class Simulator(Scheduler):
             return
         self.crashed[rank] = self.time
         self.on_crash(rank)
-        if self.ports[rank].world is self:  # a part of a model that is cut is missed by all
+        if self.ports[rank].world is self:  # a crash in a split model ends the job
             for port in self.ports:
                 port.forget(rank)
         self.after(notice_s, self._give_notice, rank)
 
     def suspect(self, rank: int, *, for_ever: bool = False) -> None:
-        """Take a role to be dead that may live.
+        """Declare a role dead, which may still be alive.
 
-        With servers it goes on until it hears of that from one; its neighbours in gossip hear it
-        no more, so that it ends with that.
+        With servers it runs until a server tells it so. Its neighbours in gossip ignore it from
+        now on, so without servers it ends at once.
 
         Args:
             rank: of any role.
-            for_ever: whether nobody will ever hear of it again.
+            for_ever: whether no rank will ever hear from it again.
         """
         self.suspected.add(rank)
         if self.is_running(rank) and (for_ever or not self.role_map.servers):
             self.crash(rank)
-        else:  # that it has left may be on its way for ever
+        else:  # the role may have ended by itself, and its Leave may be held up for ever
             self._give_notice(rank)
 
     def fenced(self, rank: int) -> None:
-        """Note that a role has heard that the others go on without it, and has ended."""
+        """Note that a role has learned that the others continue without it, and has ended."""
         self.crashed[rank] = self.time
         self.on_crash(rank)
         for port in self.ports:
@@ -221,7 +221,7 @@ class Simulator(Scheduler):
             notice = channel, deliver, (channel, leave, NO_PAYLOAD, 0)
             if port.left < self.time:
                 self._follow(notice)
-            else:  # frames that it was encoding when it crashed are sent, too
+            else:  # frames that it was encoding when it crashed are still sent
                 self.at(port.left, self._follow, notice, not_before=port.left)
 
     def _follow(self, notice: tuple[Channel, Action, Any]) -> None:

@@ -2,8 +2,8 @@
 
 Both ends of a channel are in one process and have one matrix, as inside a host: nothing is copied,
 and a writer waits for rows to be released. A message takes the time of its bytes in the network of
-the simulator. Slices of a layer meet in a rendezvous, where their sums take two barriers and the
-time of the bytes that a rank moves; so do all parts of a copy, for a total of their numbers. With
+the simulator. Slices of a layer meet at a rendezvous, where their sums take two barriers and the
+time of the bytes that a rank moves. So do all parts of a copy, to total their numbers. With
 ``costs.hosts`` slices of one host sum at the speed of its memory, and hosts sum as in a ring.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from psrt.simulation.port import VirtualPort
     from psrt.simulation.simulator import Simulator
 
-#: Of a copy of the model: ranks of the job by stage, and in a stage by slice.
+#: Of a copy of the model: by stage and slice, the rank of the job.
 Ranks: TypeAlias = Sequence[Sequence[int]]
 
 
@@ -42,13 +42,13 @@ def stage_links(
     parts: Sequence[Part],
     costs: Sequence[PassCosts],
 ) -> dict[int, VirtualStageLinks]:
-    """Return how the ranks of one copy of a model talk to each other, by rank of the job.
+    """Return the links between the ranks of one copy of a model, by rank of the job.
 
     Args:
         world: the simulator of the job.
         ranks: of the copy.
-        channels: by slice, those of all stages.
-        parts: of the parameters, of each rank; slices change fastest.
+        channels: by slice, the channels of all stages.
+        parts: of the parameters, one per rank; slices change fastest.
         costs: of the passes, by stage.
     """
     ports = [[world.ports[rank] for rank in of_stage] for of_stage in ranks]
@@ -82,25 +82,25 @@ class VirtualStageLinks:
 
     #: Of this rank.
     port: VirtualPort
-    #: That this stage writes or reads.
+    #: Channels that this stage writes or reads.
     ways: InitVar[Sequence[_Way]]
     #: Of its passes.
     costs: PassCosts
-    #: Where the slices of this stage meet, and the number of this one.
+    #: Where the slices of this stage meet, and the number of this slice.
     slices: _Slices
     slice_: int
-    #: Where the parameters of all parts of this copy meet, the number of this one, and where
-    #: numbers of theirs do.
+    #: Where the parameters of all parts of this copy meet, the number of this part, and where
+    #: their numbers are summed.
     gathering: _Gathering
     place: int
     totals: Rendezvous
     bytes_sent: int = field(default=0, init=False)
     bytes_received: int = field(default=0, init=False)
-    #: What this worker would take for the whole gradient of the present step.
+    #: The time this worker would take for the whole gradient of the current step.
     _seconds: float = field(default=0.0, init=False)
-    #: What part of it passes take, by kind, chunk and rows, as far as they were asked for.
+    #: The part of it that passes take, by kind, chunk and rows, filled on demand.
     _shares: dict[tuple[Kind, int, int], float] = field(default_factory=dict, init=False)
-    #: Time in which it has computed.
+    #: Seconds that this stage has computed.
     busy_s: float = field(default=0.0, init=False)
 
     def __post_init__(self, ways: Sequence[_Way]) -> None:
@@ -117,7 +117,7 @@ class VirtualStageLinks:
         self._seconds = world.costs.compute(self.port.rank, world.rng)
 
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
-        """Let the time of a share of a pass go by, which has been computed."""
+        """Let the time of a computed share of a pass go by."""
         key = step.kind, step.chunk, rows
         whole = self._shares.get(key)
         if whole is None:
@@ -127,7 +127,7 @@ class VirtualStageLinks:
         await self.port.spend(seconds)
 
     async def free(self, channel: Channel, rows: slice) -> None:
-        """Wait until rows may be written, those of the next message."""
+        """Wait until the rows of the next message may be written."""
         way = self._ways[channel]
         await self.port.catch_up()
         await self.port.until(
@@ -135,7 +135,7 @@ class VirtualStageLinks:
         )
 
     def send(self, channel: Channel, rows: slice, number: float = 0.0) -> None:
-        """Send rows that have been written, and a number along; never waits."""
+        """Send rows that have been written, together with a number; never waits."""
         way = self._ways[channel]
         way.held.append(rows)
         nbytes = _nbytes(channel, rows)
@@ -143,7 +143,7 @@ class VirtualStageLinks:
         self.port.depart(way.line, nbytes, way.arrive, number)
 
     async def receive(self, channel: Channel) -> float:
-        """Wait for the next message. Return the number sent along."""
+        """Wait for the next message. Return the number sent with it."""
         way = self._ways[channel]
         what = "gradients" if channel.back else "activations"
         await self.port.catch_up()
@@ -152,7 +152,7 @@ class VirtualStageLinks:
         return way.come.popleft()
 
     def release(self, channel: Channel) -> None:
-        """Give up the rows of the oldest message that has not been released."""
+        """Release the rows of the oldest unreleased message."""
         self._ways[channel].release()
 
     async def sum(self, array: FloatArray) -> None:
@@ -160,7 +160,7 @@ class VirtualStageLinks:
         await self._over_slices(self.slices.sums, array)
 
     async def max(self, array: FloatArray) -> None:
-        """Replace each number by the largest one of all slices."""
+        """Replace each number by the largest one over all slices."""
         await self._over_slices(self.slices.most, array)
 
     async def _over_slices(self, place: Rendezvous, array: FloatArray) -> None:
@@ -173,7 +173,7 @@ class VirtualStageLinks:
             np.copyto(array, result.reshape(array.shape))
 
     async def total(self, number: float) -> float:
-        """Return the sum of a number over all parts of this copy, rounded once: the same at all."""
+        """Return the sum of a number over all parts of this copy, rounded once: equal on all."""
         others = self.totals.workers - 1
         if not others:
             return number
@@ -183,14 +183,14 @@ class VirtualStageLinks:
         return float(found)
 
     async def _meet(self, at: Rendezvous, place: int, brings: Any, moves: int, whom: str) -> Any:
-        """Bring something to a rendezvous, and return what all make of it.
+        """Bring a value to a rendezvous, and return the result.
 
         Args:
-            at: of all that meet.
-            place: of this one among them.
-            brings: its own.
+            at: the rendezvous.
+            place: the number of this rank at the rendezvous.
+            brings: its value.
             moves: bytes that it sends and receives.
-            whom: it waits for, after "the other".
+            whom: the ranks it waits for, after "the other".
         """
         port, found = self.port, list[Any]()
 
@@ -215,7 +215,7 @@ class VirtualStageLinks:
 
 
 class _Way:
-    """A channel, both ends of it."""
+    """Both ends of a channel."""
 
     def __init__(self, world: Simulator, channel: Channel, writer: int, reader: int) -> None:
         self.channel, self.writer, self.reader = channel, writer, reader
@@ -223,9 +223,9 @@ class _Way:
         self.matrix: FloatArray = np.zeros((rows, channel.width), np.float32)
         self.line = Line(writer, reader)
         self._world = world
-        #: Rows of the messages that were sent and are not released.
+        #: Rows of the messages that were sent but not yet released.
         self.held: deque[slice] = deque()
-        #: Numbers of the messages that have come, and rows of those that will be received.
+        #: Numbers of the messages that have arrived, and rows of those still to be received.
         self.come: deque[float] = deque()
         self.coming: deque[slice] = deque()
 
@@ -281,7 +281,7 @@ class _Gathering:
 
     def __init__(self, ports: Sequence[VirtualPort], parts: Sequence[Part]) -> None:
         self._first, self._parts = ports[0], parts
-        #: By part, what was brought and not yet taken.
+        #: By part, the vectors brought but not yet taken.
         self._brought: list[deque[Vector]] = [deque() for _ in ports]
 
     async def at(self, place: int, mine: Vector) -> Vector | None:

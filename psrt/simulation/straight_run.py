@@ -1,4 +1,4 @@
-"""A sum by a linear codec straight through a schedule, as far as its spans have arrived. Pure."""
+"""A sum by a linear codec along the steps of a schedule, as spans arrive. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from psrt.transport.straight_sum import StraightSum
 
 
 class StraightLink(SpanLink, Protocol):
-    """What carries the spans of a sum, and takes time for its codec."""
+    """Carries the spans of a sum, and lets the time of its codec pass."""
 
     def encodes(self, n: int, way: int) -> None:
-        """Note that n elements are encoded now: in virtual time, that takes some."""
+        """Note that n elements are encoded now, which takes virtual time."""
 
     def decodes(self, n: int, way: int) -> None:
         """Note that n elements are decoded now."""
 
 
 class StraightRun:
-    """One rank's part, round after round; begun and moved on as a ``ScheduleRun``."""
+    """One rank's part, round after round; used like a ``ScheduleRun``."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class StraightRun:
             )
             for n in self._sum.parts
         ]  # fmt: skip
-        #: The part that is summed.
+        #: The number of the part being summed.
         self._at = 0
 
     @property
@@ -65,13 +65,13 @@ class StraightRun:
         return self._go_on(begun=False)
 
     def advance(self) -> bool:
-        """Go on as far as spans have arrived; return whether the round is over."""
+        """Advance as far as spans have arrived; return whether the round is over."""
         return self._go_on(begun=True)
 
     def _go_on(self, *, begun: bool) -> bool:
         while self._at < len(self._runs):
             run = self._runs[self._at]
-            # Half precision may overflow; what becomes of that is known (``codec.casts``).
+            # Half precision may overflow; the result is well-defined (``codec.casts``).
             with np.errstate(all="ignore"):
                 done = run.advance() if begun else run.begin(self._sum.project(self._at))
             if not done:

@@ -103,14 +103,14 @@ class Sum:
 
 
 class Carrier(Protocol):
-    """What brings the numbers of a sum, or of a half of one, together, round after round."""
+    """Moves the numbers of a sum, or of half of a sum, round after round."""
 
     @property
     def result(self) -> Vector:
-        """This rank's sums, or what was gathered, at the places that they have in the span."""
+        """This rank's sums, or the gathered values, at their places in the span."""
 
     def begin(self, mine: Vector | None) -> None:
-        """Begin a round with this rank's numbers; None moves their bytes only."""
+        """Begin a round with this rank's numbers; None moves only their bytes."""
 
     def is_over(self) -> bool:
         """Progress without waiting; return whether the round is over."""
@@ -118,14 +118,14 @@ class Carrier(Protocol):
 
 @dataclass(eq=False, slots=True)
 class ByMessages:
-    """Carries by the messages of a schedule, or by frames."""
+    """Uses the messages of a schedule, or frames."""
 
     port: CollectivePort
     run: ScheduleRun | CodedSum | StraightRun
 
     @property
     def result(self) -> Vector:
-        """What the steps have made."""
+        """The result of the steps."""
         return self.run.sums
 
     def begin(self, mine: Vector | None) -> None:
@@ -141,7 +141,7 @@ class ByMessages:
 
 @dataclass(eq=False, slots=True)
 class AtRendezvous:
-    """Carries by a rendezvous of all workers."""
+    """Uses a rendezvous of all workers."""
 
     port: CollectivePort
     place: Rendezvous
@@ -152,7 +152,7 @@ class AtRendezvous:
 
     @property
     def result(self) -> Vector:
-        """What the rendezvous has made; all workers share one array, whose owners may write it."""
+        """The result of the rendezvous; all workers share one array, whose owners may write it."""
         result: Vector = self._result
         return result
 
@@ -175,7 +175,7 @@ class AtRendezvous:
         self.port.world.wake(self.port.rank)
 
     def is_over(self) -> bool:
-        """Return whether the result is there."""
+        """Return whether the result has arrived."""
         return self._is_over
 
 
@@ -199,7 +199,7 @@ class MessageSum(Sum):
             span: of the gradient.
             algorithm: whose messages are sent.
             take: see ``port.Take``.
-            key: marks the reduction, the same on all workers and no other's.
+            key: identifies the reduction: the same on all workers, and used by no other.
             codec: makes frames of the messages; None sends numbers as they are.
         """
         super().__init__(port, span, take)
@@ -221,7 +221,7 @@ class MessageSum(Sum):
             )  # fmt: skip
         self._carrier = ByMessages(port, run)
         world = port.world
-        #: Where the sum's recorded time passes; None where that of its messages does.
+        #: Where the sum's recorded time passes; None: its messages take their own time.
         self._timer: Rendezvous | None = None
         if codec is not None and world.costs.framed and world.costs.reduce is not None:
             self._timer = world.rendezvous.at(key, _nothing, 0.0, along=False)
@@ -238,7 +238,7 @@ class MessageSum(Sum):
         self._port.world.wake(self._port.rank)
 
     def _advance(self) -> bool:
-        # Whatever the timer says: what has arrived is taken up, as over MPI.
+        # Even if the timer is not over: arrived spans are processed, as over MPI.
         return self._carrier.is_over() and self._has_passed
 
     def _sums(self) -> Vector:
@@ -251,12 +251,12 @@ class RendezvousSum(Sum):
     def __init__(
         self, port: CollectivePort, span: Span, algorithm: str, take: Take | None, *, key: int
     ) -> None:
-        """Set up; ``key`` marks the reduction, the same on all workers and no other's."""
+        """Set up; ``key`` is the same on all workers, and used by no other reduction."""
         super().__init__(port, span, take)
         ranks = len(port.role_map.workers)
-        # Few numbers that all ranks need are summed by each of them; else each sums its slice.
+        # If all ranks need a few numbers, each rank sums all of them; else each sums its slice.
         whole = take is None and 4 * span.size <= ONE_SHOT_BYTES
-        #: Elements that it updates: inside a host its slice.
+        #: Elements that this rank updates: inside a host its slice.
         self._own = span.size
         if algorithm == NODE:
             self._own = even_span(span.size, ranks, port.worker).size
@@ -286,7 +286,7 @@ class RendezvousSum(Sum):
 
 
 class ShardedSum(Sum):
-    """A sum whose owners take their parts, and hand out what they make of them."""
+    """A sum whose owners take their parts, and share the results with all."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ class ShardedSum(Sum):
             algorithm: of ``SHARDING``, after ``auto``.
             take: see ``port.Take``.
             held: see ``port.Held``.
-            keys: mark the halves of the reduction, the same on all workers and no other's.
+            keys: identify the halves of the reduction: the same on all workers, used by no other.
         """
         super().__init__(port, span, take, held)
         self._give_to, self._spreads = take, held.spreads
@@ -345,18 +345,18 @@ class ShardedSum(Sum):
         return self._gather is None or self._gather.is_over()
 
     def _hand_over(self, mine: Vector) -> None:
-        """Take up what the other owners have made."""
+        """Take the results of the other owners."""
         if self._gather is not None and self._theta is not None:
             np.copyto(self._theta, self._gather.result)
 
 
 class Gathering(Sum):
-    """What each worker owns of a span, brought to all of them."""
+    """Gathers each worker's own part of a span at all workers."""
 
     def __init__(
         self, port: CollectivePort, span: Span, algorithm: str, at: int, *, key: int
     ) -> None:
-        """Set up; see ``Port.gather``. The key marks it, as those of ``ShardedSum``."""
+        """Set up; see ``Port.gather``. ``key`` identifies it, as in ``ShardedSum``."""
         super().__init__(port, Span(0, 0), None)
         self._vector: Vector | None = None
         if port.world.numerics:
@@ -375,15 +375,15 @@ class Gathering(Sum):
         return True
 
     def _hand_over(self, mine: Vector) -> None:
-        """Do nothing: what was gathered is in its place."""
+        """Do nothing: the gathered values are in place."""
 
 
 def _half(
     port: CollectivePort, algorithm: str, n: int, key: int, half: int, numerics: bool
 ) -> Carrier:
-    """Return what carries one half of a sum: a reduce-scatter to owners, or an all-gather.
+    """Return the carrier of one half of a sum: a reduce-scatter to owners, or an all-gather.
 
-    At a rendezvous the first one takes the time of all of it.
+    At a rendezvous the first half takes the time of the whole sum.
     """
     ranks, worker, table = len(port.role_map.workers), port.worker, port.world.rendezvous
     if algorithm in ALGORITHMS and port.world.costs.reduce is None:
@@ -408,7 +408,7 @@ def _half(
 
 
 def _joined(owners: Sequence[Span], vectors: Sequence[Vector]) -> Vector:
-    """Return each owner's part of its own vector, side by side."""
+    """Return the owners' parts of their vectors, joined."""
     whole = np.empty_like(vectors[0])
     for own, vector in zip(owners, vectors, strict=True):
         np.copyto(own.of(whole), own.of(vector))
@@ -420,7 +420,7 @@ def fold_of(algorithm: str, *, whole: bool) -> Fold:
 
     Args:
         algorithm: name of an all-reduce.
-        whole: whether every rank computes all sums; else each those of its own slice.
+        whole: whether every rank computes all sums; else each computes its own slice.
     """
     if algorithm in ALGORITHMS:
         return partial(sum_by_schedule, algorithm)
@@ -428,7 +428,7 @@ def fold_of(algorithm: str, *, whole: bool) -> Fold:
 
 
 def _in_worker_order(vectors: Sequence[Vector]) -> Vector:
-    """Return ((v0 + v1) + v2) and so on."""
+    """Return ((v0 + v1) + v2) + … in worker order."""
     total = vectors[0].copy()
     for vector in vectors[1:]:
         np.add(total, vector, out=total)
@@ -436,7 +436,7 @@ def _in_worker_order(vectors: Sequence[Vector]) -> Vector:
 
 
 def _by_owners(vectors: Sequence[Vector]) -> Vector:
-    """Return the sum as the ranks of one host compute it, each its own slice.
+    """Return the sum as the ranks of one host compute it, each one its own slice.
 
     A rank sums in place: its own numbers come first, then the others' in their order.
     """

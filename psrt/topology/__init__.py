@@ -1,9 +1,9 @@
-"""Topologies: who averages with whom, and with which weights, as data. Pure: no MPI, no time.
+"""Topologies: which ranks average with each other, and with which weights, as data. Pure.
 
-A topology is a period of rounds. Each round has a graph, whose edges say who sends to whom, and a
-mixing matrix M on these edges: after the round rank i has Σ_j M[i, j] θ_j. A matrix is built, and
-then verified by code that did not build it (``verify``); how fast disagreement shrinks follows from
-its singular values (``spectrum``).
+A topology is a period of rounds. Each round has a graph, whose edges say which rank sends to which,
+and a mixing matrix M on these edges: after the round rank i has Σ_j M[i, j] θ_j. A matrix is built,
+and then verified by independent code (``verify``). How fast disagreement shrinks follows from its
+singular values (``spectrum``).
 
 The names below are looked up on first use: only ``names`` needs no numpy.
 """

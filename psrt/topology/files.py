@@ -1,16 +1,16 @@
-"""Files of edges: graphs, and if wanted weights, of the user's own.
+"""Files of edges: graphs of the user, with weights if wanted.
 
-One edge a line, and ``#`` begins a comment::
+One edge per line, and ``#`` begins a comment::
 
     0 1          # between ranks 0 and 1, both ways
     1 > 2        # from rank 1 to rank 2 only
-    0 1 0.25     # each weighs what the other has by a quarter
-    1 > 2 0.5    # rank 2 weighs what rank 1 has by a half
+    0 1 0.25     # each weighs the other's parameters by a quarter
+    1 > 2 0.5    # rank 2 weighs rank 1's parameters by a half
 
-Either all edges have a weight or none. What is left to 1 is a rank's own: of what it takes, or,
-under push-sum, where a weight is the share that is sent, of what it has. Without weights, those of
-Metropolis and Hastings are taken if all edges go both ways; else a rank weighs all senders and
-itself alike, or, under push-sum, sends the same to all receivers and itself.
+Either all edges have a weight or none. The remainder to 1 is a rank's own weight: of the average
+that it takes, or, under push-sum, where a weight is the share that is sent, of what it has. Without
+weights, Metropolis–Hastings weights are used if all edges go both ways. Otherwise a rank weighs all
+senders and itself equally or, under push-sum, sends equal shares to all receivers and itself.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def read_edges(text: str, size: int) -> tuple[Graph, dict[tuple[int, int], float
         size: number of ranks, N.
 
     Raises:
-        ConfigError: naming the line that is none, or an edge of a rank that does not exist; or if
-            there is no edge.
+        ConfigError: naming the invalid line, or an edge of a rank that does not exist; or if there
+            is no edge.
     """
     weights: dict[tuple[int, int], float | None] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -86,18 +86,18 @@ def written_edges(graph: Graph) -> str:
 
 
 def weighted(size: int, weights: dict[tuple[int, int], float], *, push_sum: bool) -> Weights:
-    """Return the matrix of these weights, by (sender, receiver); what is left to 1 is one's own."""
+    """Return the matrix of these weights, by (sender, receiver); a rank keeps the rest to 1."""
     matrix = np.zeros((size, size))
     for (i, j), weight in weights.items():
         matrix[j, i] = weight
     np.fill_diagonal(matrix, 1.0 - matrix.sum(axis=0 if push_sum else 1))
-    # A rest that is nothing but rounding.
+    # A remainder that is only rounding.
     matrix[np.abs(matrix) < 1e-12] = 0.0
     return matrix
 
 
 def _weight(text: str) -> float:
-    """Return a weight in (0, 1); 0 for what is none."""
+    """Return a weight in (0, 1); 0 if the text is not one."""
     try:
         value = float(text)
     except ValueError:

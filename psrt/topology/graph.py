@@ -21,7 +21,7 @@ class Graph:
 
     @classmethod
     def of(cls, size: int, edges: Iterable[tuple[int, int]], *, directed: bool = False) -> Graph:
-        """Return the graph of these edges; those of a rank to itself are left out.
+        """Return the graph of these edges, without those from a rank to itself.
 
         Args:
             size: number of ranks, at least 1.
@@ -32,7 +32,7 @@ class Graph:
         [(0, 1), (1, 0), (1, 2), (2, 1)]
 
         Raises:
-            ConfigError: if an edge is of a rank that there is not.
+            ConfigError: if an edge is of a rank that does not exist.
         """
         found = {(i, j) for i, j in edges if i != j}
         for edge in found:
@@ -47,7 +47,7 @@ class Graph:
 
     @cached_property
     def receivers(self) -> tuple[tuple[int, ...], ...]:
-        """By rank, those that it sends to, ascending."""
+        """By rank, the ranks that it sends to, ascending."""
         found: list[list[int]] = [[] for _ in range(self.size)]
         for i, j in sorted(self.edges):
             found[i].append(j)
@@ -55,7 +55,7 @@ class Graph:
 
     @cached_property
     def senders(self) -> tuple[tuple[int, ...], ...]:
-        """By rank, those that it receives from, ascending."""
+        """By rank, the ranks that it receives from, ascending."""
         found: list[list[int]] = [[] for _ in range(self.size)]
         for i, j in sorted(self.edges):
             found[j].append(i)
@@ -67,7 +67,7 @@ class Graph:
         return any((j, i) not in self.edges for i, j in self.edges)
 
     def reached(self, root: int = 0) -> set[int]:
-        """Return the ranks that what ``root`` sends may come to, itself among them."""
+        """Return the ranks that a message of ``root`` can reach by edges, including itself."""
         found, queue = {root}, deque([root])
         while queue:
             for j in self.receivers[queue.popleft()]:
@@ -77,7 +77,7 @@ class Graph:
         return found
 
     def unreached(self) -> tuple[int, int] | None:
-        """Return (i, j) if what rank i sends cannot come to rank j; None if all reach all."""
+        """Return (i, j) if rank i cannot reach rank j by edges; None if all ranks reach all."""
         for graph in (self, self.reversed()):
             missing = set(range(self.size)) - graph.reached()
             if missing:
@@ -90,14 +90,14 @@ class Graph:
         return Graph(self.size, frozenset((j, i) for i, j in self.edges))
 
     def without(self, gone: Collection[int]) -> Graph:
-        """Return the graph of the ranks that are left, numbered in their order."""
+        """Return the graph of the remaining ranks, renumbered in their order."""
         left = {rank: at for at, rank in enumerate(set(range(self.size)) - set(gone))}
         edges = ((left[i], left[j]) for i, j in self.edges if i in left and j in left)
         return Graph(len(left), frozenset(edges))
 
 
 def merged(graphs: Iterable[Graph]) -> Graph:
-    """Return the graph with the edges of all of these, which are of the same ranks."""
+    """Return the graph with the edges of all these graphs, which have the same ranks."""
     first, *rest = graphs
     return Graph(first.size, first.edges.union(*(graph.edges for graph in rest)))
 
@@ -105,11 +105,11 @@ def merged(graphs: Iterable[Graph]) -> Graph:
 def two_colours(graph: Graph) -> tuple[int, ...]:
     """Colour ranks 0 and 1 so that each edge is between two colours.
 
-    Where one colour only ever asks and the other only answers, pairs that average whenever they
-    like cannot wait for one another in a circle.
+    If one colour only asks and the other only answers, pairs that average at any time cannot wait
+    for each other in a circle.
 
     Args:
-        graph: undirected; its parts, if it has several, are coloured each by itself.
+        graph: undirected; if it has several parts, each is coloured by itself.
 
     Returns:
         The colour of each rank; that of the lowest rank of a part is 0.

@@ -1,4 +1,4 @@
-"""The graphs that have a name: each a period of rounds, for the number of ranks at hand."""
+"""The named graphs: each a period of rounds, for a given number of ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from psrt.core.errors import ConfigError
 from psrt.topology.graph import Graph
 
-#: Exchanges of two edges tried, for each edge, before a random graph is looked at.
+#: Swaps of two edges tried, per edge, before a random graph is tested for connectedness.
 _SWAPS = 10
 
 
@@ -33,7 +33,7 @@ def one_peer_exponential(size: int) -> tuple[Graph, ...]:
 
     Where N is a power of two, a period averages exactly.
 
-    Source: as of ``exponential``.
+    Source: that of ``exponential``.
     """
     return tuple(
         Graph.of(size, [(i, (i + (1 << k)) % size) for i in range(size)], directed=True)
@@ -82,7 +82,7 @@ def hypercube(size: int) -> tuple[Graph, ...]:
 def random_regular(size: int, degree: int, seed: int) -> tuple[Graph, ...]:
     """Each rank and ``degree`` others, drawn at random among the connected graphs.
 
-    Begun with ranks on a ring that know the nearest others, pairs of edges swap their ends.
+    It starts from a ring whose ranks have the nearest others, and swaps the ends of edge pairs.
 
     Args:
         size: number of ranks, N.

@@ -1,4 +1,4 @@
-"""One rank's part in the rounds of a topology of hosts, whose ranks average inside. Pure."""
+"""One rank's part in the rounds of a topology of hosts, inside which ranks average. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from psrt.topology.registry import Topology
 
 
 class HostPart(Part):
-    """Whom a rank exchanges what with: the first rank of a host leads it.
+    """The ranks that one rank exchanges vectors with: the first rank of a host is its leader.
 
-    Its members send to whoever leads them, which averages, mixes with those who lead the other
-    hosts, and sends to its members what came of it. So a rank sends to, and receives from, whoever
-    leads it, or, if it leads, the others that lead; and one that leads has members as well.
+    Members send to their leader. It averages, mixes with the leaders of other hosts, and sends the
+    result to its members. So a member exchanges only with its leader. A leader exchanges with other
+    leaders, and also has members.
 
-    **Who has left.** A host mixes as long as one of its ranks takes part, and weighs as many ranks
-    as do so in a round: Metropolis–Hastings weights follow, so that the mean of those that are left
-    stays. Other weights are those of hosts, whatever the number of their ranks. Where whoever leads
-    has died, its host has left, and its members go on alone, each by itself.
+    **Departed ranks.** A host mixes as long as one of its ranks takes part. It weighs as much as
+    the number of ranks that take part in a round: Metropolis–Hastings weights follow that number,
+    so the mean over the remaining ranks stays. Other weights are those of hosts, whatever the
+    number of their ranks. If a leader has died, its host has departed, and each of its members
+    continues by itself.
 
     >>> from psrt.topology import topology_of
     >>> part = HostPart(topology_of("ring", 6, hosts=[0, 0, 0, 1, 2, 2]), 0)
@@ -32,7 +33,7 @@ class HostPart(Part):
         super().__init__(topology, rank, level)
         self._is_metropolis = level.is_metropolis
         self._degrees = [[len(it) for it in graph.senders] for graph in level.graphs]
-        #: Whoever leads its host.
+        #: The leader of its host.
         self.leader = level.first[rank]
         self._members = tuple(
             it for it, first in enumerate(level.first) if first == rank and it != rank
@@ -45,41 +46,41 @@ class HostPart(Part):
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """Those that it exchanges anything with, ascending."""
+        """The ranks that it exchanges anything with, ascending."""
         if not self.leads:
             return (self.leader,)
         return tuple(sorted({*self.others, *self._members}))
 
     @property
     def others(self) -> tuple[int, ...]:
-        """Those that lead other hosts, and that it exchanges something with, ascending."""
+        """The leaders of other hosts that it exchanges anything with, ascending."""
         return super().peers
 
     @property
     def answered(self) -> tuple[int, ...]:
-        """Those that send no second vector before they have been answered: its members."""
+        """The ranks that send no second vector before they have been answered: its members."""
         return self._members
 
     def members(self, at: int) -> tuple[int, ...]:
-        """Return its members that have not left by round ``at``, ascending."""
+        """Return its members that have not departed by round ``at``, ascending."""
         return self._here(self._members, at)
 
     def senders(self, at: int) -> tuple[int, ...]:
-        """Return whoever leads it, or, if it leads, those of other hosts that send to it."""
+        """Return its leader or, if it leads, the leaders of other hosts that send to it."""
         return super().senders(at) if self.leads else self._here((self.leader,), at)
 
     def receivers(self, at: int) -> tuple[int, ...]:
-        """Return whoever leads it, or, if it leads, those of other hosts that it sends to."""
+        """Return its leader or, if it leads, the leaders of other hosts that it sends to."""
         return super().receivers(at) if self.leads else self._here((self.leader,), at)
 
     def share(self, sender: int, at: int, ranks: float, others: float) -> float:
-        """Return the weight of what another host has in round ``at``.
+        """Return the weight of another host's average in round ``at``.
 
         Args:
-            sender: whoever leads it.
+            sender: the other host's leader.
             at: the round.
-            ranks: the number of ranks of this host that take part in the round.
-            others: of those of the other one.
+            ranks: the number of this host's ranks that take part in the round.
+            others: the number of the other host's.
         """
         if not self._is_metropolis:
             return self.weight(sender, at)

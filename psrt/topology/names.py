@@ -17,7 +17,7 @@ Drawn: TypeAlias = Literal["circle", "hub", "grid"]
 
 @dataclass(frozen=True, slots=True)
 class TopologyRow:
-    """Graphs on any number of ranks: a new one is a function and a row here, or elsewhere."""
+    """Graphs on any number of ranks: a new one is a function and a row, here or in a plugin."""
 
     #: As ``gossip:topology=`` spells it.
     name: str
@@ -26,16 +26,16 @@ class TopologyRow:
     #: Module and function of its graphs, ``package.module:function``: number of ranks → the graph
     #: of each round of a period.
     home: str
-    #: What a number behind the name is, and an example; then its edges are drawn at random, and the
-    #: function also takes the number and a seed. Empty without one.
+    #: The meaning of a number after the name, and an example; then edges are drawn at random, and
+    #: the function also takes the number and a seed. Empty for a name without a number.
     number: str = ""
     example: str = ""
-    #: How it is drawn: its ranks on a circle, the first of them inside, or as a grid.
+    #: How to draw it: ranks on a circle, on a circle around the first one, or as a grid.
     drawn: Drawn = "circle"
 
     @property
     def form(self) -> str:
-        """As a user writes it."""
+        """The name as a user writes it."""
         return f"{self.name}:{self.number}" if self.number else self.name
 
     def graphs(self, size: int, number: str, seed: int) -> tuple[Graph, ...]:
@@ -43,7 +43,7 @@ class TopologyRow:
 
         Args:
             size: number of ranks, N.
-            number: behind the name; empty if there is none.
+            number: the text after the name; empty if there is none.
             seed: of random graphs.
 
         Raises:
@@ -87,7 +87,7 @@ TOPOLOGIES: Final = Registry("topology", "psrt.topologies", TopologyRow, (
         number="D", example="4",
     ),
 ))  # fmt: skip
-#: The one that is shown if none is named.
+#: The topology that is shown if none is named.
 DEFAULT: Final = TOPOLOGIES.own[0]
 
 
@@ -103,5 +103,5 @@ def row_of(text: str) -> TopologyRow | None:
 
 
 def forms() -> tuple[str, ...]:
-    """Return the topologies as users write them; what is none of these is the path of a file."""
+    """Return the topologies as users write them; any other text is the path of a file."""
     return (*(row.form for row in TOPOLOGIES.values()), "FILE")

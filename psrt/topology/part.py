@@ -1,4 +1,4 @@
-"""One rank's part in the rounds of a topology, and what becomes of it when others leave. Pure."""
+"""One rank's part in the rounds of a topology, also after other ranks depart. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from psrt.topology.registry import HostLevel, Topology
 
 
 class Part:
-    """Whom a rank sends to and receives from in each round, and with which weights.
+    """The ranks that a rank sends to and receives from in each round, and the weights.
 
-    Who has left takes part in no round from its last clock on. Weights are renormalised by what a
-    rank knows of its own neighbours: it takes what a sender that left would have weighed for
-    itself, so that rows add up to 1, and those of a symmetric matrix columns, too (``folded``).
-    Under push-sum it keeps what a receiver that left would have got, so that columns do.
+    A departed rank takes part in no round from its last clock on. A rank renormalises weights from
+    what it knows of its own neighbours: it adds the weight of a departed sender to its own. So rows
+    add up to 1, and columns, too, if the matrix is symmetric (``folded``). Under push-sum it keeps
+    the share of a departed receiver, so that columns add up to 1.
 
     >>> from psrt.topology import topology_of
     >>> part = Part(topology_of("ring", 4), 0)
@@ -23,14 +23,14 @@ class Part:
     """
 
     def __init__(self, topology: Topology, rank: int, level: HostLevel | None = None) -> None:
-        """Set up for a rank of a verified topology, or of that of its hosts."""
+        """Set up for a rank of a verified topology, or of the level of its hosts."""
         self.topology, self.rank = topology, rank
-        #: By rank, the first round that it takes no part in.
+        #: By rank, the first round without it.
         self.left: dict[int, int] = {}
         rounds = level or topology
         graphs, matrices = rounds.graphs, rounds.matrices
         self._senders = [graph.senders[rank] for graph in graphs]
-        # From its own number on: if all began with the lowest one, links would not be used evenly.
+        # Starting after its own number: if all began with the lowest, links would be used unevenly.
         self._receivers = [
             tuple(sorted(graph.receivers[rank], key=lambda j: (j - rank) % topology.size))
             for graph in graphs
@@ -47,13 +47,13 @@ class Part:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """Those that it sends to or receives from in any round, ascending."""
+        """The ranks that it sends to or receives from in any round, ascending."""
         found = {j for ranks in (*self._senders, *self._receivers) for j in ranks}
         return tuple(sorted(found))
 
     @property
     def answered(self) -> tuple[int, ...]:
-        """Those that send no second vector before they have been answered."""
+        """The ranks that send no second vector before they have been answered."""
         return ()
 
     def leave(self, rank: int, clock: int) -> None:
@@ -66,19 +66,19 @@ class Part:
         return clock is None or at < clock
 
     def senders(self, at: int) -> tuple[int, ...]:
-        """Return those that send to it in round ``at`` and have not left, ascending."""
+        """Return the ranks that send to it in round ``at`` and have not departed, ascending."""
         return self._here(self._senders[at % len(self._senders)], at)
 
     def receivers(self, at: int) -> tuple[int, ...]:
-        """Return those that it sends to in round ``at`` and have not left, as it sends to them."""
+        """Return the ranks that it sends to in round ``at``, in order, without departed ones."""
         return self._here(self._receivers[at % len(self._receivers)], at)
 
     def weight(self, sender: int, at: int) -> float:
-        """Return the weight of what a sender has in round ``at``."""
+        """Return the weight of a sender's values in round ``at``."""
         return self._rows[at % len(self._rows)][sender]
 
     def own(self, at: int) -> float:
-        """Return the weight of what it has itself in round ``at``."""
+        """Return the weight of its own values in round ``at``."""
         period = at % len(self._rows)
         row, column = self._rows[period], self._columns[period]
         others = column if self.topology.push_sum else row

@@ -1,4 +1,4 @@
-"""Topologies, verified: from the rows in ``names``, or a file."""
+"""Verified topologies, made from the rows in ``names`` or from a file."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from psrt.topology.verify import verify
 
 @dataclass(frozen=True)
 class HostLevel:
-    """The hosts of a topology, inside of which ranks average: the first rank of each mixes."""
+    """The hosts of a topology: ranks of a host average, and its first rank mixes with others."""
 
     #: By rank, the first rank of its host.
     first: tuple[int, ...]
     #: Of each round of the period, with edges and weights between first ranks only. Rows add up to
-    #: 1, columns need not where hosts have unequal ranks.
+    #: 1; columns need not if hosts have different numbers of ranks.
     graphs: tuple[Graph, ...]
     matrices: tuple[Weights, ...]
-    #: Whether those are Metropolis–Hastings weights, which follow from the ranks that are left.
+    #: Whether these are Metropolis–Hastings weights, which follow from the remaining ranks.
     is_metropolis: bool
 
 
@@ -43,11 +43,11 @@ class Topology:
     #: Of each round of the period.
     graphs: tuple[Graph, ...]
     matrices: tuple[Weights, ...]
-    #: Whether ranks also mix a weight, and divide by it.
+    #: Whether ranks also mix a weight, and divide by it (push-sum).
     push_sum: bool
-    #: Its edges, as a file has them; empty where they follow from its name.
+    #: Its edges, as in a file; empty if they follow from its name.
     edges: str = ""
-    #: The hosts that mix; None where ranks do.
+    #: The hosts that mix; None if ranks do.
     hosts: HostLevel | None = None
 
     @property
@@ -71,7 +71,7 @@ class Topology:
 
     @cached_property
     def colours(self) -> tuple[int, ...]:
-        """The colour of each rank, see ``two_colours``; of a graph that is always the same."""
+        """The colour of each rank, see ``two_colours``; only if the graph never changes."""
         return two_colours(self.graphs[0])
 
     @property
@@ -80,14 +80,14 @@ class Topology:
         return 1.0 - self.contraction
 
     def rounds_to(self, share: float) -> int | None:
-        """Return the rounds after which this share of disagreement is left at most; None if never.
+        """Return the rounds after which at most this share of disagreement is left; None if never.
 
-        It is by the gap, for any θ; see ``spectrum``.
+        Computed from the gap, for any θ; see ``spectrum``.
         """
         return rounds_to(self.contraction, self.period, share)
 
     def simulated_rounds(self, share: float, *, seed: int = 0) -> int | None:
-        """Return the rounds that random numbers take to it."""
+        """Return the rounds after which this share is left, of simulated random numbers."""
         return simulated_rounds(self.matrices, share, push_sum=self.push_sum, seed=seed)
 
     def sent(self, rank: int) -> float:
@@ -107,17 +107,17 @@ def topology_of(
     """Return a verified topology by its name, or from a file.
 
     Args:
-        text: one of ``forms()``; what is none of the names is the path of a file, see ``files``.
+        text: one of ``forms()``; any other text is the path of a file, see ``files``.
         size: number of ranks, N, at least 1.
-        push_sum: whether a weight is mixed along, so that only columns need to add up to 1.
+        push_sum: whether a weight is also mixed, so that only columns need to add up to 1.
         seed: of random graphs.
         hosts: by rank, the number of its host, in the order of their first ranks: then the graph is
             one of hosts, inside of which ranks average. Without any, it is one of ranks.
         edges: the text of the file, where it has been read; None reads it.
 
     Raises:
-        ConfigError: one line, if there is no such graph, it is not connected, its edges go one way
-            without push-sum where columns then do not add up to 1, or a file is invalid.
+        ConfigError: one line. There is no such graph, it is not connected, a file is invalid, or
+            edges go one way without push-sum, so that columns do not add up to 1.
     """
     if size < 1 or (hosts and len(hosts) != size):
         raise ConfigError(f"{text}: no graph has {size} ranks on hosts of {len(hosts)}")
@@ -148,10 +148,10 @@ def topology_of(
 
 
 def edges_of(text: str) -> str | None:
-    """Return the text of the file that a topology is in; None if it has a name.
+    """Return the text of the file that a topology is in; None if ``text`` is a name.
 
     Raises:
-        ConfigError: if it can be neither.
+        ConfigError: if it is neither a name nor a readable file.
     """
     if row_of(text) is not None:
         return None
@@ -165,7 +165,7 @@ def edges_of(text: str) -> str | None:
 def _graphs(
     text: str, size: int, seed: int, edges: str | None
 ) -> tuple[tuple[Graph, ...], dict[tuple[int, int], float]]:
-    """Return the graphs of a period, and the weights by edge that a file has."""
+    """Return the graphs of a period, and, for a file, its weights by edge."""
     if (row := row_of(text)) is not None:
         return row.graphs(size, text.partition(":")[2], seed), {}
     graph, given = read_edges(edges or "", size)
@@ -190,7 +190,7 @@ def _weights(graph: Graph, push_sum: bool, ranks: Sequence[int]) -> Weights:
 def _host_level(
     graphs: Sequence[Graph], matrices: Sequence[Weights], hosts: Sequence[int], *, is_given: bool
 ) -> HostLevel:
-    """Return the graphs and matrices of hosts as those of their first ranks among all ranks."""
+    """Return the graphs and matrices of hosts, put on their first ranks among all ranks."""
     size, first = len(hosts), [hosts.index(host) for host in hosts]
     leads = sorted(set(first))
     wide = []
@@ -210,7 +210,7 @@ def _host_level(
 
 
 def _of_ranks(graph: Graph, hosts: Sequence[int]) -> Graph:
-    """Return the graph of ranks whose hosts are those of ``graph``, all of a host connected."""
+    """Return the graph of ranks, given the graph of their hosts; ranks of a host are connected."""
     ranks: dict[int, list[int]] = {}
     for rank, host in enumerate(hosts):
         ranks.setdefault(host, []).append(rank)

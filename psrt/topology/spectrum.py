@@ -1,9 +1,9 @@
-"""How fast a period of mixing matrices makes ranks agree: bounds, and what a simulation takes.
+"""How fast a period of mixing matrices makes ranks agree: bounds, and simulated rounds.
 
-*Disagreement* is ‖θ_i − mean‖ over all ranks and elements. A doubly stochastic matrix shrinks it at
-least by its second largest singular value σ, whatever θ is; of a period that is the product's. The
-*spectral gap* is 1 − σ. Under push-sum no σ bounds every θ, and the modulus of the second largest
-eigenvalue is how fast it shrinks in the long run.
+*Disagreement* is ‖θ_i − mean‖ over all ranks and elements. A doubly stochastic matrix multiplies it
+by at most its second largest singular value σ, for any θ; for a period, σ is that of the product.
+The *spectral gap* is 1 − σ. Under push-sum no σ bounds every θ. There the modulus of the second
+largest eigenvalue is the rate in the long run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from psrt.topology.mixing import Weights
 
-#: Disagreement that is nothing but rounding.
+#: Disagreement that is only rounding.
 _NOTHING = 1e-12
 #: Periods after which a simulation gives up.
 _MOST = 10_000
@@ -36,7 +36,7 @@ def contraction(matrices: Sequence[Weights], *, push_sum: bool = False) -> float
         values = np.sort(np.abs(np.linalg.eigvals(product)))
         found = float(values[-2])
     else:
-        # The largest, 1, belongs to equal numbers on all ranks; without their part it is gone.
+        # The largest, 1, belongs to equal numbers on all ranks; subtracting their part removes it.
         found = float(np.linalg.norm(product - 1 / len(product), 2))
     return 0.0 if found < _NOTHING else min(found, 1.0)
 
@@ -67,10 +67,10 @@ def simulated_rounds(
     seed: int = 0,
     elements: int = 64,
 ) -> int | None:
-    """Return the rounds after which a share of the disagreement of random numbers is left.
+    """Return the rounds after which at most a share of random numbers' disagreement is left.
 
-    The first rounds do much, for random numbers of neighbours are no more alike than others. What
-    is left then is smooth along the graph, and shrinks as slowly as the gap says.
+    The first rounds reduce it most, since random numbers of neighbours are as different as others.
+    The remainder is smooth along the graph, and shrinks as slowly as the gap says.
 
     Args:
         matrices: (N, N) of each round of the period.
@@ -80,7 +80,7 @@ def simulated_rounds(
         elements: of each rank.
 
     Returns:
-        The rounds, 0 where there is one rank; None if there is no end to it.
+        The rounds, 0 where there is one rank; None if the simulation gives up.
     """
     start = None
     limit = _MOST * len(matrices)
@@ -96,7 +96,7 @@ def simulated_rounds(
 def simulated(
     matrices: Sequence[Weights], *, push_sum: bool = False, seed: int = 0, elements: int = 64
 ) -> Iterator[Weights]:
-    """Yield what ranks have at the start and after each round, without end: (N, elements) each.
+    """Yield the values of all ranks at the start and after each round: (N, elements), endlessly.
 
     Args:
         matrices: (N, N) of each round of the period.

@@ -1,12 +1,12 @@
-"""What a mixing matrix must keep to, checked entry by entry; shares no code with what builds one.
+"""An independent checker of mixing matrices: it checks the rules entry by entry.
 
 ==================  ==========================================================================
 non-negative        every weight is in [0, 1]
 on the graph        a weight that is not 0 is a rank's own, or of an edge; every edge has one
-rows add up to 1    equal parameters stay what they are: averages, not under push-sum
+rows add up to 1    equal parameters stay equal, as in an average; not under push-sum
 columns to 1        Σθ, and so the mean over all ranks, stays
-symmetric           where claimed: what i gives to j, j gives to i
-connected           over a period, what any rank has comes to every other
+symmetric           where claimed: the weight of j at i is that of i at j
+connected           over a period, every rank's values reach every other rank
 ==================  ==========================================================================
 """
 
@@ -20,7 +20,7 @@ from psrt.core.errors import ConfigError
 from psrt.topology.graph import Graph
 from psrt.topology.mixing import Weights
 
-#: By how much a sum of weights may differ from 1.
+#: The largest allowed difference of a sum of weights from 1.
 TOLERANCE = 1e-9
 
 
@@ -41,10 +41,10 @@ def verify(
         graphs: of each round, all of N ranks.
         matrices: (N, N) of each round.
         push_sum: whether only columns add up to 1.
-        symmetric: whether the matrices are claimed to be.
+        symmetric: whether the matrices are claimed to be symmetric.
 
     Raises:
-        MixingError: naming the first rank that breaks a rule, and what it comes to.
+        MixingError: naming the first rank that breaks a rule, and its value.
     """
     if not graphs or len(graphs) != len(matrices):
         raise MixingError(f"{len(matrices)} matrices for {len(graphs)} graphs")
@@ -99,23 +99,23 @@ def _check_symmetric(matrix: Weights, where: str) -> None:
 
 
 def _check_connected(matrices: Sequence[Weights]) -> None:
-    """Check that each rank comes to have a part of every other's numbers, in periods enough."""
+    """Check that each rank gets a part of every other rank's numbers after enough periods."""
     size = len(matrices[0])
     once = np.eye(size, dtype=bool)
     for matrix in matrices:
         once = _after(once, matrix > 0)
-    # What comes within size periods comes within twice as many: squares suffice.
+    # Values that arrive within size periods also arrive within twice as many: squaring suffices.
     reach, periods = once, 1
     while periods < size:
         reach, periods = _after(reach, reach), 2 * periods
     for i, j in np.argwhere(~reach).tolist():
         raise MixingError(
-            f"the graph is not connected: nothing of rank {j} ever comes to rank {i}, expected a "
-            "way between any two ranks"
+            f"the graph is not connected: no value of rank {j} ever reaches rank {i}, expected a "
+            "path between any two ranks"
         )
 
 
 def _after(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return who has something of whom (i, j) if ``second`` follows ``first``."""
+    """Return (i, j): whether rank i has values of rank j if ``second`` follows ``first``."""
     found: np.ndarray = second.astype(np.float32) @ first.astype(np.float32) > 0
     return found

@@ -1,4 +1,4 @@
-"""Choose the all-reduce that is the fastest by the machine's costs. Pure.
+"""Choose the all-reduce that is fastest by the machine's costs. Pure.
 
 The candidates depend on the hosts of the ranks:
 
@@ -18,10 +18,10 @@ candidates inside a host, where shared memory needs only one barrier or two; ``w
 best of them.
 
 **Measured or predicted.** ``psrt bench allreduce --fit`` keeps the time of each candidate between
-the hosts that it runs on. Where there are such times for the given ranks by host, what was measured
-is compared, and nothing else is a candidate: a formula knows nothing of a network's weaknesses.
-Of times within 3 % of the shortest the first in the order of ``ALGORITHMS`` is taken, so that a
-choice between equals does not depend on noise.
+the hosts that it runs on. If there are such times for the given ranks by host, only measured
+all-reduces are candidates: a formula knows nothing of a network's weaknesses. Of times within 3 %
+of the shortest the first in the order of ``ALGORITHMS`` is taken, so that a choice between equals
+does not depend on noise.
 Elsewhere times are predicted by α, β and γ.
 
 **Between hosts.** The ranks of a host share its one wire; ``between.beta`` is that of a single
@@ -52,9 +52,9 @@ from psrt.collective.schedule import Algorithm
 from psrt.core.errors import ConfigError
 from psrt.core.units import plural, size_text, time_text
 
-#: Measured times that differ by less than this factor count as equal: they would in the next run.
+#: Measured times that differ by less than this factor count as equal: noise is as large.
 _ALIKE = 1.03
-#: Factor by which the library must be faster than ``node`` to be chosen; between hosts the other.
+#: The factor by which the library must be faster than ``node`` to be chosen on one host.
 _CLEARLY = 1.1
 
 

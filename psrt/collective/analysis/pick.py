@@ -23,7 +23,8 @@ def library_reduces(dtype: np.dtype[Any]) -> bool:
 def library_agrees(op: str, dtype: np.dtype[Any]) -> bool:
     """Return whether all ranks end with the same bits when the library reduces.
 
-    Not so in minima and maxima of floating point numbers: if one rank has a NaN, ranks may end
+    They may not in minima and maxima of floating point numbers: if one rank has a NaN, ranks may
+    end with different numbers.
     with different numbers.
     """
     return OPS[op].mpi_agrees_on_floats or not np.issubdtype(dtype, np.floating)
@@ -62,25 +63,25 @@ def pick(
 
 
 class Coding(NamedTuple):
-    """A codec that makes a vector shorter, and in what ways its sum may then travel."""
+    """A codec that shortens a vector, and the ways in which its sum may then travel."""
 
     #: Its name.
     codec: str
     #: ``auto`` takes the fastest of these.
     ways: tuple[Way, ...]
-    #: And where a schedule is asked for by its name.
+    #: Further ways, only for a schedule that is asked for by name.
     ways_if_asked: tuple[Way, ...]
-    #: What the vector comes to, in bytes; those of an element, where elements are summed.
+    #: Bytes of the coded vector; and of an element, where elements are summed.
     nbytes: int
     itemsize: int = 4
 
 
 def way_of(algorithm: str, ways: Collection[Way]) -> Way | None:
-    """Return the way in which an all-reduce sums what a codec makes shorter; None if in none.
+    """Return the way in which an all-reduce sums a codec's frames; None if it has none.
 
     Args:
         algorithm: a name of ``ALL_REDUCES``.
-        ways: of the codec.
+        ways: the ways of the codec.
 
     >>> way_of("node+all-pairs", [Way.TWO_PHASES]), way_of("node", [Way.TWO_PHASES])
     (<Way.TWO_PHASES: 'in two phases'>, None)
@@ -97,19 +98,19 @@ def pick_coded(
     *,
     through_hosts: bool = True,
 ) -> Choice:
-    """Return the all-reduce that ``algorithm`` stands for where a codec makes the sum shorter.
+    """Return the all-reduce that ``algorithm`` stands for where a codec shortens the sum.
 
-    Inside hosts of several ranks sums stay dense, in shared memory, if there are several hosts.
-    More than two do not gather unless asked to, where the codec has another way: they would send
-    p/2 times as much. Short frames may be gathered faster; but a codec is for links where bytes
-    count, and the costs may be a guess that does not know how slow they are.
+    If there are several hosts, sums inside hosts stay dense, in shared memory. Three hosts or more
+    do not gather unless asked to, if the codec has another way: they would send p/2 times as much.
+    Short frames may be faster to gather. But a codec is for links where bytes count, and the costs
+    may be a guess that does not know how slow the links are.
 
     Args:
         algorithm: as in ``pick``.
         hosts: number of ranks on each host.
-        coding: what the codec makes of the largest vector.
+        coding: the codec, and the length of the largest vector.
         costs: of the machine; the same on every rank, so that all pick the same.
-        through_hosts: whether ranks of a host can sum in its memory before.
+        through_hosts: whether ranks of a host can first sum in its memory.
 
     Raises:
         ConfigError: if it sums in no way that the codec has.
@@ -157,7 +158,7 @@ def pick_sharded(
         alone: whether each rank must own a part by itself, and not its host a part together.
 
     Raises:
-        ConfigError: if it does not hand each rank its own part of the sums first.
+        ConfigError: if it does not first give each rank its own part of the sums.
 
     >>> from psrt.collective.analysis.machine import DEFAULT_COSTS
     >>> cases = [4], [1, 1], [2, 2]

@@ -1,7 +1,7 @@
 """The prover: shows that a schedule meets its spec, or where it does not. Pure: no numbers.
 
 ``prove`` runs the schedules of all ranks by rendezvous (``rendezvous.py``) on sets of contributions
-(``provenance.py``) instead of numbers. That it ends without an error means that, for these p and n,
+(``provenance.py``) instead of numbers. If it ends without an error, then for these p and n,
 
 - every rank ends with the contents of the spec, each contribution counted exactly once;
 - ranks that end with the same fold bracket it in the same way, so they end with the same bits if
@@ -11,7 +11,7 @@
 - spans are within bounds, and no span that is being sent is overwritten.
 
 **Limits.** A proof holds for the p and n that were tried. These schedules depend on n only through
-their cuts, so a few n with empty, ragged and even chunks stand for all; for a new schedule that
+their spans, so a few n with empty, ragged and even chunks stand for all; for a new schedule that
 has to be checked.
 """
 
@@ -38,7 +38,7 @@ def prove(spec: CollectiveSpec, plan: Sequence[Iterable[Step]]) -> Traffic:
         Its rounds, messages and elements.
 
     Raises:
-        ScheduleError: if it does not.
+        ScheduleError: if it does not meet the spec.
         ConfigError: if the plan is for another number of ranks.
 
     >>> from psrt.collective import ALGORITHMS
@@ -120,7 +120,7 @@ class _Contributions:
 
 
 def _begin(rank: int, steps: Sequence[Step], spec: CollectiveSpec) -> Provenance:
-    """Return the memory at the start, cut at the ends of all spans that will be used."""
+    """Return the memory at the start, with slots between the ends of all spans used later."""
     has, owed = spec.has[rank], spec.owed[rank]
     cuts = {cut for span in (*has, *(due.span for due in owed)) for cut in span}
     for index, step in enumerate(steps):

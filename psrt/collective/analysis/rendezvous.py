@@ -1,15 +1,15 @@
 """Run all ranks of a schedule by rendezvous: the one engine of proofs, prices and drawings.
 
-A rank takes its steps in order. A message goes through when both of its ends have posted it, the
-strictest behaviour that MPI allows; a step ends when both its halves are through. A ``Memory``
+A rank takes its steps in order. A message is delivered when both of its ends have posted it, the
+strictest behaviour that MPI allows; a step ends when both its halves have finished. A ``Memory``
 defines the content and the effect of a message: contributions (``proof``), times (``cost``), or
 a drawing (``psrt.views.explain``).
 
-**One run is enough.** The ranks could take turns in many ways, but every one of them leads to the
-same end. A step names its peers, so the k-th message from a to b is the same one in every run; what
-it carries depends only on the sender's earlier steps, and so on back; and a message that can go
-through stays possible until it does, since neither end may do anything else. So whatever order the
-messages go through in, the same ones do, with the same content.
+**One run is enough.** The ranks could take turns in many ways, but all of them lead to the same
+end. A step names its peers, so the k-th message from a to b is the same one in every run. Its
+content depends only on the sender's earlier steps, and so on back. A message that can be delivered
+stays possible until it is, since neither end may do anything else. So in whatever order messages
+are delivered, the same ones are, with the same content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psrt.collective.step import NOTHING, Step
 from psrt.core.errors import ProtocolError
 
 _NO_STEP = Step(None, NOTHING, None, NOTHING, False)
-#: Most links of a deadlock that are named; a chain may contain all ranks.
+#: The most links of a deadlock that are named; a chain may contain all ranks.
 _LINKS = 6
 
 
@@ -59,10 +59,10 @@ class RankState:
         self.step = _NO_STEP
         self.index = -1
         self.done = False
-        #: Peers of the halves of the posted step that are not through yet.
+        #: Peers of the halves of the posted step that have not finished yet.
         self.sending: int | None = None
         self.receiving: int | None = None
-        #: Rounds gone by when the step was posted, and when its halves are through, so far.
+        #: Rounds before the step was posted, and rounds when its halves finished, so far.
         self.round = self.met = 0
         #: Elements sent to others, received from them, and combined.
         self.sent = self.received = self.combined = 0
@@ -83,7 +83,7 @@ class Memory(Protocol):
     """The contents of ranks, and the effect of messages on them."""
 
     def post(self, rank: RankState) -> None:
-        """Handle that ``rank`` has posted a step with a peer."""
+        """Take note that ``rank`` has posted a step with a peer."""
 
     def local(self, rank: RankState) -> None:
         """Execute a step of ``rank`` within its own memory."""
@@ -92,7 +92,7 @@ class Memory(Protocol):
         """Transfer a message whose ends are both posted."""
 
     def end(self, rank: RankState) -> None:
-        """Complete the posted step, whose halves are both through."""
+        """Complete the posted step, whose halves have both finished."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """All-pairs all-reduce as a schedule: each chunk straight to its owner, and back. Pure: no buffers.
 
-Rank r owns chunk r. In p − 1 rounds every rank sends each other rank the chunk that it owns; each
-owner folds the p contributions to its own, in the order of the ranks, and in p − 1 more rounds
-sends the result to everybody. For p = 3, rank 1, with contributions a, b, c of ranks 0, 1, 2:
+Rank r owns chunk r. In p − 1 rounds every rank sends each other rank the chunk that that rank owns.
+Each owner folds the p contributions to its own chunk, in rank order, and in p − 1 more rounds
+sends the result to all. For p = 3, rank 1, with contributions a, b, c of ranks 0, 1, 2:
 
 .. code-block:: text
 
@@ -18,14 +18,14 @@ sends the result to everybody. For p = 3, rank 1, with contributions a, b, c of 
 
     T = 2(p − 1)α + 2n(p − 1)/p·β + n(p − 1)/p·γ
 
-To the α-β-γ model it is a ring: the same messages, which is the least that any all-reduce sends.
-On a real network they take p(p − 1) wires instead of p, and share them where the ranks of a host
-send at once. What it has over the ring is that a contribution travels *once*, from the rank that
-has it to the one that folds it, and a result once from there: so a message may be a lossy code of
-its numbers and still be coded once on each way, where a ring would code the sum anew at every hop.
+In the α-β-γ model it costs the same as a ring: the same messages, and no all-reduce sends less.
+On a real network they use p(p − 1) links instead of p, and share them if the ranks of a host send
+at once. Its advantage over the ring is that a contribution travels *once*, from its rank to the one
+that folds it, and a result once from there. So a message may be a lossy code of its numbers and
+still be coded once on each way, where a ring would code the sum again at every hop.
 
-**Same bits.** One owner folds each element and the rest copy it: in rank order, wherever in the
-vector it is, so it does not matter how the vector is split.
+**Same bits.** One owner folds each element, in rank order, and the rest copy it. The order is the
+same everywhere in the vector, so it does not matter how the vector is split.
 
 **No deadlock.** Round k of each half is a permutation, r → r + k: all post both halves, and every
 send meets its receive.
@@ -61,7 +61,7 @@ def all_pairs_steps(rank: int, size: int, n: int) -> Iterator[Step]:
 
     Yields:
         ``p - 1`` exchanges of chunks, ``p - 1`` local folds, a copy of the result into the vector
-        save on rank 0, and ``p - 1`` exchanges of results.
+        except on rank 0, and ``p - 1`` exchanges of results.
 
     >>> [(s.send_to, s.send.start, s.receive_from, s.receive.start)
     ...  for s in all_pairs_steps(0, 3, 3)]

@@ -1,6 +1,6 @@
 """All-to-all by pairwise exchange, as a schedule. Pure: knows ranks and spans, never buffers.
 
-The vector is a p × p table of blocks: row i is chunk i, and each row is split into p blocks.
+The vector is a p × p table of blocks: row i is chunk i, and each row is split into p blocks again.
 Rank r starts with row r, its block (r, j) being meant for rank j, and ends with column r, the
 blocks (i, r), each at its own place: a transposition of who has what, not of the table. A caller
 has two arrays of p blocks, the row and the column; ``on_blocks`` puts the steps on these.
@@ -20,7 +20,7 @@ Each rank must send p − 1 blocks of its row, so no algorithm sends less; fewer
 send blocks more than once, which pays for very short ones only.
 
 **No deadlock.** Round k is a permutation, r → r + k: all post both halves, and every send meets
-its receive. The order is chosen so that no rank is sent to by two at once.
+its receive. In this order no rank receives from two at once.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
 MPICH", IJHPCA 19(1), 2005.
@@ -37,7 +37,7 @@ from psrt.core.partition import Span
 def block_of(n: int, size: int, row: int, column: int) -> Span:
     """Return block ``(row, column)`` of the table that ``n`` elements make.
 
-    The same cuts as ``even_spans(n, size)`` and ``even_spans`` of each row, one block at a time.
+    The same spans as ``even_spans(n, size)`` and ``even_spans`` of each row, one block at a time.
 
     Args:
         n: elements of the whole table, ≥ 0.

@@ -2,9 +2,9 @@
 
 p is written as a sum of powers of two, and the ranks are split into *blocks* of these sizes, the
 largest, q, first. Each block halves by itself (``halving.py``). Then the sums climb from the
-smallest block to the largest, each block folding what arrives into what it has; the largest ends
+smallest block to the largest, each block folding what arrives into what it has. The largest ends
 with the sum of all, and the results descend the same way before each block doubles by itself.
-For p = 7 = 4 + 2 + 1, chunks of the largest block:
+For p = 7 = 4 + 2 + 1, with the chunks of the largest block:
 
 .. code-block:: text
 
@@ -25,7 +25,7 @@ if there is one (u), and 2 with the next smaller one if there is one. It sends
 elements, so at most 2n on every rank, and folds less than n + 1, where ``halving_doubling.py``
 leaves half of the ranks beyond q idle and the others send up to 4n.
 
-On the critical path a block is through with halving and what came from below at F(w) ≤
+On the critical path a block has finished halving and folding what came from below at F(w) ≤
 max(n(w − 1)/w, F(v)) + n/v, where v is the next smaller block: it waits for both, then v's ranks
 send n/v elements each one after the other. From the smallest block, w₀ = the largest power of two
 that divides p, this adds up to less than n(1 + 3/(2w₀)); so both ways
@@ -40,15 +40,14 @@ over the fold; where p = q + 1 its messages are q, and each costs an α.
 take H(w) = lg w·α + (w − 1)/w·n(β + γ), doubling G(w) = lg w·α + (w − 1)/w·nβ. Upwards a rank of
 block w sends K = u/w messages to K ranks of the next larger block u, each of which takes c = α +
 n/u·β and is combined in g = n/u·γ. If the rank is ready at time R, it begins at b = max(R, H(u)),
-and its i-th receiver is ready to go on at b + ic + g, i = 1 … K. A later sender makes later
+and its i-th receiver is ready to continue at b + ic + g, i = 1 … K. A later sender makes later
 receivers, so the latest of block u comes from the latest of block w by i = K: this gives the
 latest, R*(w), of every block, beginning with R*(v) = H(v).
 
 Downwards let D(w, R) be when a rank of block w that was ready at R has its sums; D(q, R) = R, for
 the largest block has them then. It has sent its last message at b + Kc, and takes those of its K
 receivers in turn. The i-th of them is ready i − 1 messages later than the first, and no more than
-that later with its sums, as waiting can only make ranks more even. So a rank that waits, waits for
-the first.
+that later with its sums, as waiting only ever evens out. So if the rank waits, it is for the first.
 
     D(w, R) = max(b + Kc, D(u, b + c + g)) + Kc
 
@@ -129,7 +128,7 @@ def binary_block_steps(rank: int, size: int, n: int) -> Iterator[Step]:
 
 
 def _owners(mine: Halving, larger: range, n: int, finest: int) -> list[tuple[int, Span]]:
-    """Return who in the ``larger`` block owns which part of the chunk of ``mine``."""
+    """Return the owners in the ``larger`` block of the parts of the chunk of ``mine``."""
     each = len(larger) // len(mine.ranks)
     numbers = range(mine.number * each, (mine.number + 1) * each)
     cuts = Halving.of(0, larger, n, finest).cuts
@@ -169,7 +168,7 @@ def _descended(widths: Sequence[int], ready: float, n: float, costs: LinkCosts) 
 
 
 def _between_blocks(u: int, n: float, costs: LinkCosts) -> tuple[float, float]:
-    """Return what a message to or from a block of ``u`` takes, and to combine it."""
+    """Return the time of a message to or from a block of ``u``, and the time to combine it."""
     return costs.message(n / u), n / u * costs.gamma
 
 

@@ -18,7 +18,7 @@ It holds for every operation that commutes to the bit. Sums and products do, sav
 of a NaN; ``minimum`` and ``maximum`` do, save for the sign of a zero. An executor that puts the
 lower rank's operand first makes it hold for those too, since all of a group agree who is lower.
 
-**Any p.** Those beyond the largest power of two, q, hand over to a neighbour first and copy from it
+**Any p.** Ranks beyond the largest power of two, q, hand over to a neighbour first and copy from it
 at the end (``core.py``).
 
 **Cost.** p = q: lg p rounds, n lg p elements sent and combined per rank; otherwise two more rounds,

@@ -10,11 +10,11 @@ ranks that follow each other are mostly on one host. The core is numbered in ord
     p = 6, r = 2      rank    0 ← 1    2 ← 3    4    5
                     number    0        1        2    3
 
-It costs two rounds more, 2n elements more on the wire in a row, and a fold of n:
+It costs two more rounds, 2n more elements on the wire one after the other, and a fold of n:
 
     2(α + nβ) + nγ
 
-**No deadlock.** The odd neighbour does nothing else, so its even one never waits for anybody who
+**No deadlock.** The odd neighbour does nothing else, so its even one never waits for a rank that
 waits; within the core all begin when their neighbours have handed over.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in

@@ -23,7 +23,7 @@ and about nγ more where it does one thing at a time. A rank sends at most 2n el
 vector up in each tree, and down in the tree where it is inner half a vector to each of two
 children. All ranks together send 2n(p − 1), the least there can be.
 
-That is the ring's bandwidth but for p/(p − 1), in O(lg p) rounds instead of 2(p − 1): for long
+That is p/(p − 1) times the ring's bandwidth term, in O(lg p) rounds instead of 2(p − 1): for long
 vectors on many ranks, where a ring's 2(p − 1)α shows. In the model halving-doubling beats it for p
 a power of two; the trees keep their price for every p.
 
@@ -50,8 +50,8 @@ k² = c·nβ/(8α) = ⌈lg p⌉·n/(2α/β).
 one; so by induction over the rounds every send meets its receive.
 
 Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
-scan", Parallel Computing 35(12), 2009. They have one root for both trees; an all-reduce does
-without, so here all p ranks are in both.
+scan", Parallel Computing 35(12), 2009. They have one root for both trees. An all-reduce does not
+need one, so here all p ranks are in both trees.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ from psrt.collective.schedules.two_trees import Edge, two_trees
 from psrt.collective.step import NOTHING, Step
 from psrt.core.partition import Span, even_spans
 
-#: α/β in elements: how many float32 travel while a message starts. 10 µs and 6 GB/s, between the
-#: shared memory of a host and a fast network; the time is flat around the best k.
+#: α/β in elements: the number of float32 that travel while a message starts. 10 µs and 6 GB/s,
+#: between the shared memory of a host and a fast network; the time is flat around the best k.
 STARTING = 16_384
 
 
@@ -130,7 +130,7 @@ def _both_ways(rank: int, edge: Edge, span: Span, up: int, down: int) -> tuple[_
 
 
 def _step(halves: list[_Half]) -> Step:
-    """Join what a rank does in one round: at most one send and one receive."""
+    """Join a rank's halves of one round: at most one send and one receive."""
     to: int | None = None
     source: int | None = None
     send, receive, combine = NOTHING, NOTHING, False
@@ -150,7 +150,7 @@ def _blocks(half: Span, blocks: int) -> list[Span]:
 
 
 def double_tree_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
-    """Return an upper bound of what the default number of blocks costs.
+    """Return an upper bound of the cost of the default number of blocks.
 
     The first blocks take U rounds up and D down, the last ones follow 2(k − 1) rounds later both
     ways; U is rounded up to be even, as the plan does. On the way up a round is as long as the

@@ -1,6 +1,6 @@
 """Recursive halving and doubling among a power of two of ranks. Pure: ranks and spans.
 
-The vector is split into w = 2**k chunks, and at first every rank keeps all of them. In
+The vector is split into w = 2**k chunks, and all ranks begin with an interest in all of them. In
 each round a rank and the partner whose number differs in the highest bit not yet used split what
 they share: the lower number keeps the lower half, the other the upper one, and each sends what it
 does not keep. After k rounds number i is left with the sum of chunk i: a reduce-scatter. Run
@@ -52,14 +52,14 @@ class Halving:
 
     @classmethod
     def of(cls, number: int, ranks: Sequence[int], n: int, finest: int = 0) -> Halving:
-        """Cut ``n`` elements into a chunk per rank.
+        """Split ``n`` elements into a chunk per rank.
 
         Args:
             number: of this rank, an index of ``ranks``.
             ranks: a power of two of them.
             n: elements in the vector, ≥ 0.
-            finest: a multiple of ``len(ranks)``: each chunk is as many of ``finest`` even chunks,
-                so that blocks of different sizes agree on where to cut. Default: one.
+            finest: a multiple of ``len(ranks)``: each chunk is an equal number of ``finest`` even
+                chunks, so that blocks of different sizes agree on where to split. Default: one.
         """
         finest = finest or len(ranks)
         starts = [chunk.start for chunk in even_spans(n, finest)]

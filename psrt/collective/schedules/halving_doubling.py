@@ -1,7 +1,7 @@
 """Halving-doubling (Rabenseifner) all-reduce as a schedule. Pure: ranks and spans, never buffers.
 
 A reduce-scatter by recursive halving, then an all-gather by recursive doubling, both of
-``halving.py``, which has the picture. Those beyond the largest power of two, q, hand over to a
+``halving.py``, which has the picture. Ranks beyond the largest power of two, q, hand over to a
 neighbour first and copy from it at the end (``core.py``).
 
 **Cost.** For p = q, with p a divisor of n:

@@ -1,4 +1,4 @@
-"""Naive all-reduce as a schedule: everybody sends everything to everybody. Pure: never buffers.
+"""Naive all-reduce as a schedule: every rank sends everything to every rank. Pure: never buffers.
 
 Every rank collects the p contributions, its own and p − 1 in its workspace, and folds them itself
 in the order of the ranks. For p = 3, rank 1:
@@ -16,14 +16,14 @@ in the order of the ranks. For p = 3, rank 1:
 
     T = (p − 1)(α + nβ + nγ)
 
-That is p/2 times what a ring sends, and p times what it folds: what a parameter server would cost
-without a server. The yardstick for the others, and the plainest way to have a result that does
-not depend on the schedule: it is the fold in rank order.
+That is p/2 times what a ring sends, and p times what it folds: the cost of a parameter server,
+without a server. It is the baseline for the others, and the plainest way to a result that does not
+depend on the schedule: it is the fold in rank order.
 
 **Same bits.** All ranks compute the same expression, ((x₀ + x₁) + x₂) + …, operand for operand.
 
 **No deadlock.** Round k is a permutation, r → r + k: all post both halves, and every send meets
-its receive. It is also the order in which nobody is sent to by two at once.
+its receive. In this order no rank receives from two at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def naive_steps(rank: int, size: int, n: int) -> Iterator[Step]:
 
     Yields:
         ``p - 1`` exchanges of the whole vector, ``p - 1`` local folds, and a copy of the result
-        into the vector, save on rank 0, whose vector is what it folds into.
+        into the vector, except on rank 0, whose vector is what it folds into.
 
     >>> [(s.send_to, s.receive_from, s.receive.start) for s in naive_steps(1, 3, 10)]
     [(2, 0, 10), (0, 2, 20), (1, 1, 10), (1, 1, 10), (1, 1, 0)]
@@ -71,7 +71,7 @@ def fold_in_order(rank: int, homes: Sequence[Span], into: Span) -> Iterator[Step
     Args:
         rank: whose steps they are.
         homes: where the contributions are, by rank; the first one is folded into.
-        into: the one of them that the result is for.
+        into: the span among them where the result must end.
 
     Yields:
         a fold for each but the first, and a copy where that is not ``into``.

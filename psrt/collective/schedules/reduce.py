@@ -9,8 +9,8 @@ once in each round:
 Every rank but the root sends n elements, which is the least. Long vectors are better served by a
 reduce-scatter and a gather, whose rounds move n/p and not n.
 
-**No deadlock.** A rank waits for its children before it sends, and a leaf waits for nobody; by
-induction over the height of the subtree every send comes to be posted, and its parent takes the
+**No deadlock.** A rank waits for its children before it sends, and a leaf waits for no rank; by
+induction over the height of the subtree every send is posted in the end, and its parent takes the
 children in the order in which they finish.
 """
 

@@ -1,7 +1,7 @@
 """Ring reduce-scatter as a schedule: the first half of a ring all-reduce. Pure: never buffers.
 
 Rank r ends with the fold of chunk r. A chunk starts one rank behind its owner, goes once around
-and is complete when it comes to it; see ``ring.py`` for the picture.
+and is complete when it reaches its owner; see ``ring.py`` for the picture.
 
 .. code-block:: text
 
@@ -14,12 +14,12 @@ and is complete when it comes to it; see ``ring.py`` for the picture.
 
     T = (p − 1)α + n(p − 1)/p·β + n(p − 1)/p·γ
 
-Both volumes are the least: each rank must rid itself of its contribution to p − 1 chunks, and
+Both volumes are the least: each rank must send its contributions to p − 1 chunks, and
 p − 1 folds per element are p − 1 folds wherever they are done. ⌈lg p⌉ rounds would do, by halving
 (``halving_doubling.py``), for p a power of two.
 
-**No deadlock** and **same bits** as in ``ring.py``. What the other chunks hold at the end is part
-of a sum and of no use.
+**No deadlock** and **same bits** as in ``ring.py``. The other chunks hold useless parts of sums at
+the end.
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", JPDC 69(2), 2009.

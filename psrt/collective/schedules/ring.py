@@ -29,8 +29,8 @@ vectors.
 once, so every send meets its receive in the same hop.
 
 **Order.** The ring may pass the ranks in any order, ideally so that neighbours are close: if the
-ranks of a host follow each other, only one link per host is used. Positions then take the place of
-ranks above; chunk i starts at position i.
+ranks of a host follow each other, only one link per host is used. Positions then replace ranks
+above; chunk i starts at position i.
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 workstations", JPDC 69(2), 2009; Thakur, Rabenseifner and Gropp, "Optimization of collective

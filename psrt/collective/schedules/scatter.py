@@ -1,7 +1,7 @@
 """Scatter from a root along a binomial tree, as a schedule. Pure: ranks and spans, never buffers.
 
 The root starts with the whole vector and rank r ends with chunk r. Each rank takes from its parent
-the chunks of its whole subtree (``binomial.py``) and hands each child those of the child's. For
+the chunks of its whole subtree (``binomial.py``) and hands each child those of its subtree. For
 p = 4 and root 0: 0→2 with chunks 2 and 3, then 0→1 and 2→3 with one each.
 
 **Cost.** In round i the messages hold 2**i chunks at most, the longest first, so for p a power of

@@ -1,9 +1,10 @@
 """Segmented ring all-reduce as a schedule: a ring that folds while it sends. Pure: never buffers.
 
-In a ring (``ring.py``) a rank cannot send a chunk on before it has folded its own part in, so wire
-and processor alternate. Here each chunk is split into S segments that follow each other through
-every hop. While segment i + 1 is on its way, segment i, which came before it, is folded; when the
-next hop begins with segment 0, that is long finished. For S = 2, a rank's wire and processor:
+In a ring (``ring.py``) a rank must fold its own part into a chunk before it sends the chunk on, so
+wire and processor alternate. Here each chunk is split into S segments that follow each other
+through every hop. While segment i + 1 is on its way, segment i, which came before it, is folded.
+When the next hop begins with segment 0, that is long finished. For S = 2, wire and processor of a
+rank:
 
 .. code-block:: text
 
@@ -38,9 +39,9 @@ from psrt.collective.schedules.ring import Ring, ring_seconds
 from psrt.collective.step import Step
 from psrt.core.partition import Span, even_spans
 
-#: Elements from which a chunk is cut, and the most in a segment: as float32 256 KB, so that what
-#: has come is still in a core's own cache when it is folded, and 30 µs on a wire of 8 GB/s, several
-#: times what a message costs to start. Below it the fold is shorter than the message it would save.
+#: A chunk of at least this many elements is split, and no segment has more. As float32 that is
+#: 256 KB: a segment is still in a core's own cache when it is folded. On a wire of 8 GB/s it takes
+#: 30 µs, several times the start of a message; a shorter fold would save less than a message costs.
 SEGMENT = 65_536
 
 
@@ -84,7 +85,7 @@ def _cut(chunk: Span, segments: int) -> list[Span]:
 
 
 def segmented_ring_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> float:
-    """Return what the default number of segments costs, with folds beside the next step.
+    """Return the cost of the default number of segments, with folds beside the next step.
 
     Let a = α + mβ be a message and g = mγ a fold. The first step takes a; each of the next
     (p − 1)S, among them the first one of the all-gather, takes max(a, g), as the fold of the step

@@ -16,7 +16,7 @@ along the binomial tree of ``binomial.py``. For p = 6:
     T = 2⌈lg p⌉(α + nβ) + ⌈lg p⌉nγ
 
 The root sends n⌈lg p⌉ elements, one vector to each child. A rank whose lowest set bit is b sends
-one vector up and one to each of its at most b children, and b < ⌈lg p⌉, so nobody sends more than
+one vector up and one to each of its at most b children, and b < ⌈lg p⌉, so no rank sends more than
 the root. All ranks together send 2n(p − 1), the minimum (``cost.py`` derives it), but
 the root a large share of it. Few rounds and long messages: the tree is for short vectors. The
 butterfly halves the rounds; the tree keeps its 2⌈lg p⌉ for every p.
@@ -63,7 +63,7 @@ def tree_seconds(p: int, nbytes: float, costs: LinkCosts, itemsize: int) -> floa
     """Return the cost at the top of this file, for every p.
 
     The root has ⌈lg p⌉ children, each with one message up and one down. Child i is the root of a
-    smaller tree, by the same argument ready in time, so nobody makes the root wait.
+    smaller tree, by the same argument ready in time, so the root never waits.
 
     Args:
         p: number of ranks, ≥ 1.

@@ -1,7 +1,7 @@
 r"""Two binary trees over the same ranks, each rank inner in at most one. Pure: numbers only.
 
-In a binary tree half of the ranks are leaves and never pass anything on. Give each half of the
-vector a tree of its own, such that an inner rank of one is a leaf of the other, and all
+In a binary tree half of the ranks are leaves and never pass anything on. Here each half of the
+vector has its own tree, such that an inner rank of one tree is a leaf of the other, and all
 wires are busy both ways.
 
 **The trees.** Number the places of a binary tree from left to right, 1 to p: place i stands above
@@ -25,8 +25,8 @@ coloured 0 and 1 such that both edges of a node differ. Edges of colour c work i
 parity c, and then no rank sends to two or receives from two at once. Upwards the arrows turn and
 the same colours do.
 
-An edge first works some rounds after those that it waits for, the parent's in going down and the
-children's in going up; ``Edge`` says when, and later blocks follow every two rounds.
+An edge first works some rounds after the edges that it waits for: going down, the parent's; going
+up, the children's. ``Edge`` says when, and later blocks follow every two rounds.
 
 Source: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 scan", Parallel Computing 35(12), 2009. They find a colour in O(log p) steps from the number alone;
@@ -40,13 +40,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-#: Rounds between the last fold that an edge waits for and its own: the one in between is there to
-#: fold in, beside the message of another edge.
+#: Rounds from the last fold that an edge waits for to its own message: the round in between is for
+#: that fold, beside the message of another edge.
 _FOLDED_AFTER = 2
 
 
 class Edge(NamedTuple):
-    """Parent and child in one of the two trees, and when they talk."""
+    """Parent and child in one of the two trees, and the rounds of their messages."""
 
     #: 0 or 1: also the half of the vector that it carries.
     tree: int
@@ -54,7 +54,7 @@ class Edge(NamedTuple):
     child: int
     #: Round in which the first block goes up; the others follow every two rounds.
     up: int
-    #: Round in which the first block goes down, counted from when both roots know all.
+    #: Round in which the first block goes down, counted from when both roots have the sum.
     down: int
 
 
@@ -110,7 +110,7 @@ def _place_above(place: int, size: int) -> int | None:
     if 2 * low > size and place == low:
         return None
     above = (place ^ low) | 2 * low
-    # The right flank is cut off at p: there the place above is the one that this is right of.
+    # The right flank ends at p: there the parent is the place whose right subtree this one is in.
     return above if above <= size else place ^ low
 
 
@@ -123,7 +123,7 @@ def _children(parents: Sequence[int | None]) -> list[list[int]]:
 
 
 def _colours(parents: Sequence[Sequence[int | None]]) -> dict[_Key, int]:
-    """Colour all edges 0 or 1 so that siblings differ, and the two edges into a rank do."""
+    """Colour all edges 0 or 1 so that siblings differ, and the two edges into a rank differ."""
     children = [_children(row) for row in parents]
     colours: dict[_Key, int] = {}
 

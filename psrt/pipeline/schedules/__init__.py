@@ -1,1 +1,1 @@
-"""Schedules of pipelines, one file each: in which order a stage computes, and why."""
+"""Schedules of pipelines, one file each: the order in which a stage computes, and why."""

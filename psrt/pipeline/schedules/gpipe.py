@@ -1,7 +1,7 @@
 """GPipe: all micro-batches forward, then all backward.
 
-A stage begins with a micro-batch as soon as the stage before is done with it, so after P − 1 steps
-all stages compute. With P = 3 and M = 4:
+A stage begins with a micro-batch as soon as the previous stage has finished it, so all stages
+compute after P − 1 steps. With P = 3 and M = 4:
 
 .. code-block:: text
 
@@ -10,16 +10,16 @@ all stages compute. With P = 3 and M = 4:
     stage 2   .  . F0 F1 F2 F3 B0 W0 B1 W1 B2 W2 B3 W3  .  .
 
 **Cost.** The last stage begins P − 1 forward passes after the first. On the way back a stage sends
-the gradient of its input before it computes that of its weights, which nobody waits for; so the
-first ends P − 1 passes to the input after the last, and nobody waits in between where stages are
-equally fast:
+the gradient of its input before it computes that of its weights, which no stage waits for. So the
+first stage ends P − 1 passes to the input after the last. Where all stages cost the same, no stage
+waits in between:
 
     T = M·(f + b + w) + (P − 1)·(f + b),    bubble = (2P − 2)/(3M + 2P − 2) where f = b = w
 
-In the paper both gradients are one pass, of which all stages before wait for the whole: that is
+In the paper both gradients are one pass, and all earlier stages wait for the whole pass: that is
 (P − 1)·(f + b + w) of waiting, and a bubble of (P − 1)/(M + P − 1).
 
-**Memory.** All M micro-batches are alive at the turn, in every stage.
+**Memory.** When the direction turns, all M micro-batches are alive in every stage.
 
 The paper goes backward in descending order. Here it is ascending, as in all schedules, so that sums
 of gradients have one order; bubble and memory are the same.

@@ -1,10 +1,10 @@
-"""Interleaved 1F1B: each stage has V pieces of the model, so that the first work comes sooner.
+"""Interleaved 1F1B: each stage has V pieces of the model, so that its first work comes sooner.
 
 The model is split into V·P virtual stages, of which stage s has s, P + s, 2P + s, …: its chunks. A
 micro-batch goes around all stages V times in each direction. A pass of one chunk takes 1/V of the
-time, and the last stage has something to do after P − 1 of those. Micro-batches go in groups of
-at least P: a group passes chunk 0, then chunk 1, and so on; backward the last chunk comes first.
-A stage takes 2·(P − s − 1) + (V − 1)·G passes forward at first, G the size of a group, then
+time, and the last stage has work after P − 1 such passes. Micro-batches go in groups of at least P:
+a group passes chunk 0, then chunk 1, and so on; backward the last chunk comes first.
+A stage first takes 2·(P − s − 1) + (V − 1)·G passes forward, G the size of a group, then
 one forward and one backward in turn. With P = 2, V = 2 and M = 3, ``a`` and ``b`` the chunks:
 
 .. code-block:: text
@@ -12,26 +12,26 @@ one forward and one backward in turn. With P = 2, V = 2 and M = 3, ``a`` and ``b
     stage 0  F0a F1a F2a F0b F1b F2b B0b W0b   . B1b W1b   . B2b W2b B0a W0a B1a W1a B2a W2a
     stage 1    . F0a F1a F2a F0b B0b W0b F1b B1b W1b F2b B2b W2b B0a W0a B1a W1a B2a W2a   .
 
-**Cost.** The wait of 1F1B, P − 1 passes forward and as many to the input, but of chunks rather than
+**Cost.** The wait of 1F1B, P − 1 passes forward and as many to the input, but of chunks instead of
 stages, each a V-th as long. With M ≥ P, and w ≤ f
 
     T = M·(f + b + w) + (P − 1)·(f + b)/V,    bubble = (2P − 2)/(3V·M + 2P − 2) where f = b = w
 
-Where w is larger, a stage that turns to the next group, M ≥ 2P, still has weights to compute that
-others did not wait for, and max((P − 1)·(f + b), (P − 2)·(b + w))/V is idle, at least up to
+Where w is larger and M ≥ 2P, a stage that turns to the next group still has weights to compute that
+others did not wait for. Then max((P − 1)·(f + b), (P − 2)·(b + w))/V is idle, at least up to
 w = f + b. With fewer micro-batches than stages the first stage waits for each of them to come
-around: (V − 1)·(P − M) more passes in each direction are idle, of which weights fill
-(V − 1)·min(M·w, (P − M)·b). (Both are what the clocks say, for all times that the tests try.) The
-price is messages: V·P − 1 rather than P − 1 in each direction for every micro-batch.
+around. Then (V − 1)·(P − M) more passes in each direction are idle, of which weights fill
+(V − 1)·min(M·w, (P − M)·b). (Both formulas agree with the clocks for all times that the tests try.)
+The price is messages: V·P − 1 instead of P − 1 in each direction for every micro-batch.
 
 **Memory.** min(V·M, 2·(P − s − 1) + (V − 1)·G + 1) micro-batches are alive in the chunks of stage s
 together, each with 1/V of a stage's activations.
 
-**Any M.** The paper has groups of P, and M a multiple of P. With a last group of fewer its passes
-would not have come around where they are due; stages idle, and for many P and M deadlock. So M is
-split into ⌊M/P⌋ groups as even as possible, each of P or more: nobody waits for a group to come
-around, and the bubble is the formula's for every M ≥ P. Where P divides M the groups are the
-paper's.
+**Any M.** The paper has groups of P, and M a multiple of P. A smaller last group would not have
+come around when its passes are due: stages would idle, and for many P and M deadlock. So M is
+divided into ⌊M/P⌋ groups, as even as possible, each of P or more. Then no stage waits for a group
+to come around, and the bubble is the formula's for every M ≥ P. Where P divides M the groups are
+the paper's.
 
 Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 Megatron-LM", SC 2021 (2104.04473).

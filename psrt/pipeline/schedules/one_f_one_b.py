@@ -1,8 +1,7 @@
 """1F1B: one forward, one backward, so that activations live no longer than they must.
 
-Stage s takes P − s − 1 micro-batches forward at first, as many as there are stages behind it. From
-then on it takes one forward and one backward in turn, and what is left backward at the end. With
-P = 3 and M = 4:
+Stage s first takes P − s − 1 micro-batches forward, one for each stage behind it. Then it takes one
+forward and one backward in turn, and at the end the remaining ones backward. With P = 3 and M = 4:
 
 .. code-block:: text
 
@@ -11,13 +10,13 @@ P = 3 and M = 4:
     stage 2   .  . F0 B0 W0 F1 B1 W1 F2 B2 W2 F3 B3 W3  .  .
 
 **Cost.** The same as GPipe's: the last stage begins after P − 1 forward passes and never waits, and
-the first ends P − 1 passes to the input after it. In between messages have time to travel: a
-micro-batch comes to the last stage and back (P − 1)·w before it is wanted.
+the first stage ends P − 1 passes to the input after it. In between messages have time to travel: a
+micro-batch has (P − 1)·w to spare on its way to the last stage and back.
 
     T = M·(f + b + w) + (P − 1)·(f + b),    bubble = (2P − 2)/(3M + 2P − 2) where f = b = w
 
-**Memory.** min(M, P − s) micro-batches are alive in stage s, rather than M: it takes a new one
-forward only after an old one came back. So M may be as large as the bubble wants it.
+**Memory.** min(M, P − s) micro-batches are alive in stage s, instead of M: it takes a new one
+forward only after an old one came back. So M may be as large as a small bubble requires.
 
 Source: Narayanan et al., "PipeDream: Generalized pipeline parallelism for DNN training", SOSP 2019,
 for the order; with one update per batch, as here, it is PipeDream-Flush: Narayanan et al., ICML
@@ -37,7 +36,7 @@ def one_f_one_b_order(
     """Yield the computations of ``stage``.
 
     Args:
-        stage: in ``[0, stages)``; takes ``stages - stage - 1`` micro-batches forward at first.
+        stage: in ``[0, stages)``; first takes ``stages - stage - 1`` micro-batches forward.
         stages: P ≥ 1.
         micro_batches: M ≥ 1.
         chunks: 1.

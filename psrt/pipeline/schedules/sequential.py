@@ -10,8 +10,8 @@ stage, one column per unit of time, ``F`` forward, ``B`` and ``W`` backward to i
     stage 1   . F0  .  .  . B0 W0  .  .
     stage 2   .  . F0 B0 W0  .  .  .  .
 
-**Cost.** P·M·(f + b + w) where stages are equally fast, of which a stage computes M·(f + b + w):
-the bubble is 1 − 1/P, whatever M is. Micro-batches save memory here, not time.
+**Cost.** P·M·(f + b + w) where all stages cost the same, of which a stage computes M·(f + b + w):
+the bubble is 1 − 1/P for every M. Micro-batches save memory here, not time.
 
 **Memory.** One micro-batch's activations in each stage.
 """
@@ -26,7 +26,7 @@ from psrt.pipeline.step import Kind, PipelineStep
 def sequential_order(
     stage: int, stages: int, micro_batches: int, chunks: int = 1
 ) -> Iterator[PipelineStep]:
-    """Yield the computations of ``stage``: each micro-batch forward, and backward at once.
+    """Yield the computations of ``stage``: each micro-batch forward, then immediately backward.
 
     Args:
         stage: in ``[0, stages)``.

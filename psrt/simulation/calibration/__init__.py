@@ -2,7 +2,7 @@
 
 ``calibrate`` measures the parts of every step in a history: computing, receiving a message,
 applying gradients, replies, sums. ``RecordedCosts`` replays these durations in virtual time, so
-that ``psrt simulate --like`` predicts samples a second and staleness, which are measured nowhere.
+that ``psrt simulate --like`` predicts samples per second and staleness, which it does not measure.
 """
 
 from __future__ import annotations

@@ -18,20 +18,20 @@ from psrt.simulation.calibration.workers import by_clock, computing, rounds, ste
 def calibrate(history: History) -> Calibration:
     """Measure the parts of the steps of a recorded run.
 
-    All of them count, also the slow first ones and those that the machine interrupted: the run
-    took that long because of them.
+    All steps count, also the slow first ones and those that the machine interrupted: the run took
+    that long because of them.
 
     Args:
         history: of a run over MPI, or in virtual time.
 
     Raises:
-        ConfigError: if nothing was computed, or a worker went missing.
+        ConfigError: if nothing was computed, if a worker was lost, or if the times have gaps.
     """
     header = history.header
     if header.crashes and not header.simulated:
-        raise ConfigError(f"worker {header.crashes[0]} went missing in it and left no times")
+        raise ConfigError(f"worker {header.crashes[0]} was lost in the run and left no times")
     if header.resumed or history.has_stops:
-        raise ConfigError("it went on from a checkpoint, or stopped for some: its times have gaps")
+        raise ConfigError("the run resumed from or stopped for checkpoints: its times have gaps")
     history = on_one_clock(history)
     took, idle, over = rounds(history)
     compute = tuple(computing(events, over) for events in history.workers)
@@ -55,7 +55,7 @@ def calibrate(history: History) -> Calibration:
 
 
 def _reads(history: History) -> dict[Step, float]:
-    """Return when each worker went on with each clock."""
+    """Return when each worker continued with each clock."""
     reads: dict[Step, float] = {}
     for events in history.workers:
         these = events[(events["kind"] == Kind.READ) & (events["shard"] == 0)]
@@ -67,7 +67,7 @@ def _reads(history: History) -> dict[Step, float]:
 def _replies(
     history: History, servers: Sequence[ServerTimeline], reads: Mapping[Step, float]
 ) -> tuple[Seconds, ...]:
-    """Return how long after the last server's decision workers went on, by clock of the push."""
+    """Return the time from the last server's decision until each worker continued, by push."""
     found: list[dict[int, float]] = [{} for _ in history.workers]
     for (worker, clock), time in reads.items():
         decided = [it.replied[worker, clock] for it in servers if (worker, clock) in it.replied]

@@ -1,4 +1,4 @@
-"""The times of a run over several hosts, by the clock of the first one. Pure."""
+"""Convert the times of a run over several hosts to the clock of the first host. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from psrt.history.log import Events
 
 
 def on_one_clock(history: History) -> History:
-    """Return a history as if all its times had been read off one clock.
+    """Return a history with all times converted to one clock.
 
-    A host's times were put right when the run began. What its clock has gained or lost by the end
-    is taken off here, in proportion to the time; what is left is the error of two measurements,
-    each half of a message there and back. A history without servers, whose sums are measured at
-    each end, stays as it is.
+    A host's times were corrected when the run began. What its clock gained or lost by the end is
+    subtracted here, in proportion to the time. The remaining error is that of two measurements,
+    each half a round trip. A history without servers stays as it is, as its sums are measured at
+    each end.
     """
     header = history.header
     if not header.servers or len(set(header.hosts)) == 1:

@@ -1,9 +1,9 @@
-"""SimulationCosts of virtual time that replay the durations of a recorded run.
+"""Costs of a simulation that replay the durations of a recorded run.
 
-Step c of worker i takes as long as it took in the run, in every part; after the last recorded step
-the first one follows again. So the order of the run is kept: what lasts for some steps still does,
-what keeps several ranks from a shared core at the same time does so again, and ranks that finish
-first leave the machine to the others.
+Step c of worker i takes as long as in the run, in every part; after the last recorded step the
+first one follows again. So the run's order in time is kept. A slowdown over several steps stays
+one, ranks delayed at the same time by a shared core are so again, and ranks that finish first leave
+the machine to the others.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from psrt.transport import RoleMap
 
 
 class RecordedCosts:
-    """The costs of one job in virtual time. They count its steps, so another job needs new ones."""
+    """The costs of one simulated job. They count its steps, so another job needs new ones."""
 
     def __init__(self, times: Calibration, role_map: RoleMap) -> None:
         """Set up.
 
         Args:
-            times: of the recorded run. Worker and shard i replay those of that number, modulo the
-                numbers of the run.
-            role_map: of the job to come.
+            times: of the recorded run. Worker and shard i replay those of the same number, modulo
+                the numbers of the run.
+            role_map: of the simulated job.
         """
         self._times, self._role_map = times, role_map
         workers = len(role_map.workers)
@@ -51,10 +51,10 @@ class RecordedCosts:
         self._sums = 0
 
     def costs(self) -> SimulationCosts:
-        """Return them as a simulator takes them.
+        """Return the costs for a simulator.
 
         Raises:
-            ConfigError: if the job needs what the run had not: servers, or sums.
+            ConfigError: if the job needs servers or sums, and the run had none.
         """
         _check(self._times, self._role_map)
         served = bool(self._role_map.servers)
@@ -79,20 +79,20 @@ class RecordedCosts:
         return self._compute.at(self._worker(rank), step)
 
     def receive(self, rank: int, message: Message, idle: bool, rng: np.random.Generator) -> float:
-        """Return how long it takes a rank to receive a message, beside its way between hosts."""
+        """Return how long a rank takes to receive a message, without its transfer between hosts."""
         if self._is_remote(message, rank):
             return 0.0
         if isinstance(message, Params):
             self._replies[rank] += 1
             if self._replies[rank] % len(self._role_map.servers):
-                return 0.0  # a worker goes on with the last of the replies
+                return 0.0  # a worker continues at the last of the replies
             return self._reply.at(self._worker(rank), message.clock - 1)
         receipts = self._receipts[message.shard]
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
             return receipts.usual(idle=idle)
-        # Who leaves says how many steps it has finished: one more than its last push did.
+        # A worker's Leave has the number of its finished steps: one more than its last push.
         step = message.clock - isinstance(message, Leave)
         return receipts.at(message.worker, max(0, step), idle=idle)
 
@@ -110,8 +110,8 @@ class RecordedCosts:
     def apply(self, shard: int, nbytes: int, rng: np.random.Generator) -> float:
         """Return how long a server takes to apply gradients to a shard.
 
-        Where the run had no update of that many gradients, the nearest number's is scaled in
-        proportion, and so is an update of a span of another length.
+        If the run had no update of that many gradients, the nearest recorded number is scaled in
+        proportion. So is an update of a span of another length.
         """
         recorded = self._times.shards[shard % len(self._times.shards)]
         if not recorded.update:
@@ -137,7 +137,7 @@ class RecordedCosts:
 
 
 def _hosts_of(wire: Wire, role_map: RoleMap) -> list[int]:
-    """Return the host of each rank; ranks that the run had not are on others, like those of it."""
+    """Return the host of each rank; extra ranks are on extra hosts, arranged as in the run."""
     hosts = [0] * role_map.size
     kinds = (role_map.workers, wire.workers), (role_map.server_ranks, wire.servers)
     for ranks, recorded in kinds if role_map.servers else ():
@@ -148,13 +148,13 @@ def _hosts_of(wire: Wire, role_map: RoleMap) -> list[int]:
 
 
 def _check(times: Calibration, role_map: RoleMap) -> None:
-    """Raise if a job needs what the run had not."""
+    """Raise if a job needs servers or sums, and the run had none."""
     if role_map.peers:
         raise ConfigError(
-            "no run can tell yet what averages among neighbours take: expected --compute and "
-            "--link in place of --like"
+            "no recorded run has the times of averages among neighbours: expected --compute and "
+            "--link instead of --like"
         )
     if role_map.servers and not times.shards:
-        raise ConfigError("the run had no servers, so it cannot tell what they take")
+        raise ConfigError("the run had no servers, so their times are unknown")
     if not role_map.servers and len(role_map.workers) > 1 and not times.sums.size:
-        raise ConfigError("the run had no sums over all workers, so it cannot tell what they take")
+        raise ConfigError("the run had no sums over all workers, so their times are unknown")

@@ -1,4 +1,4 @@
-"""What a server did when, by its events and those of its workers, on one host's clock. Pure."""
+"""A server's activity over time, from its events and its workers', on one host's clock. Pure."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Step = tuple[int, int]
 
 
 class _Sent(NamedTuple):
-    """A message that a worker sent to a shard; a worker's leaving has clock and version −1."""
+    """A message that a worker sent to a shard; a worker's departure has clock and version −1."""
 
     time: float
     shard: int
     worker: int
     clock: int
-    #: Of the shard, as the worker had it.
+    #: The version of the shard that the worker had.
     version: int
 
 
 class Mailbox:
-    """The messages to the shards of one server, and which of them it has not received yet."""
+    """The messages to the shards of one server, and which of them are not received yet."""
 
     def __init__(self, history: History, shards: Sequence[int]) -> None:
         """Collect what the workers sent."""
@@ -39,31 +39,32 @@ class Mailbox:
             for shard in shards
             for worker, events in enumerate(history.workers)
         }
-        # At one time a worker pushes the last shard first.
+        # A worker pushes all shards at one time, the last shard first.
         self._all = deque(
             sorted(
                 (it for messages in self._of.values() for it in messages),
                 key=lambda it: (it.time, -it.shard, *it[2:]),
             )
         )
-        #: Received before what was sent earlier.
+        #: Messages received before earlier ones.
         self._early: set[_Sent] = set()
 
     def receive(
         self, shard: int, worker: int, clock: int, version: int, samples: int
     ) -> tuple[_Sent, _Sent] | None:
-        """Receive a worker's next message; return the first one of all workers', and that one.
+        """Receive a worker's next message; return the first message of all workers, and this one.
 
-        With backups, shards may answer one push with different clocks, and a worker asks those
-        that are behind again, with a push of no samples. That is no step of its own, and nobody
-        wrote down when it was sent: there is nothing to measure, so None is returned. It cannot be
-        mistaken for the next step's push, which may have the same clock, but has a newer version.
+        With backups, shards may answer one push with different clocks. Then a worker asks the
+        shards that are behind again, by a push of no samples. Such a push does not belong to a
+        step, and its sending was not recorded: nothing can be measured, so None is returned. It
+        cannot be mistaken for the next step's push, which may have the same clock, but has a newer
+        version.
 
         Args:
-            shard: that it is for.
-            worker: who sent it.
-            clock: of the push, −1 for a worker's leaving.
-            version: that it was computed on, −1 for a worker's leaving.
+            shard: the receiver.
+            worker: the sender.
+            clock: of the push, −1 for a worker's departure.
+            version: that the gradient was computed on, −1 for a worker's departure.
             samples: in the push.
 
         Raises:
@@ -94,7 +95,7 @@ def _sent(events: Events, worker: int, shard: int) -> list[_Sent]:
 
 
 class _Durations:
-    """What is known of one shard so far."""
+    """What has been measured of one shard so far."""
 
     def __init__(self, history: History, shard: int) -> None:
         workers, (start, stop) = history.workers, history.header.spans[shard]
@@ -129,29 +130,29 @@ class ServerTimeline:
         Args:
             history: of the run.
             shards: of the server.
-            reads: by worker and clock, when it went on with it.
+            reads: by worker and clock, when it continued with that clock.
 
         Raises:
-            ConfigError: if it received what nobody sent.
+            ConfigError: if it received a message that no worker sent.
         """
         self._mailbox = Mailbox(history, shards)
-        #: Workers that left by themselves; the notice of a death is sent by nobody.
+        #: By worker, whether it departed by itself; no worker sends the notice of a death.
         self._leavers = [bool((it["kind"] == Kind.LEAVE).any()) for it in history.workers]
         self._durations = {shard: _Durations(history, shard) for shard in shards}
         #: When the last decision was made.
         self._decided = -np.inf
-        #: By worker and the clock that it went on with, when the last shard had decided that.
+        #: By worker and the clock that it continued with, when the last shard had decided that.
         self.replied: dict[Step, float] = {}
         events = np.concatenate([history.shards[shard] for shard in shards])
         times = [time for shard in shards for time in _corrected(history.shards[shard], reads)]
         names = ("kind", "shard", "worker", "clock", "version", "samples")
         columns = [events[name].tolist() for name in names]
-        # As they were written: what a shard wrote at one time stays together, after what other
-        # shards ended at that time: a server handles one message after another.
+        # In the order of writing: events that a shard wrote at one time stay together, after the
+        # last events of other shards at that time: a server handles one message after another.
         begins = np.concatenate([_begins(history.shards[shard]) for shard in shards])
         for i in np.lexsort((begins, events["time"])).tolist():
             self._add(times[i], *(column[i] for column in columns))
-        #: What was measured, by shard.
+        #: The measured times, by shard.
         self.times = {shard: found.times() for shard, found in self._durations.items()}
 
     def _add(
@@ -209,10 +210,10 @@ def _begins(events: Events) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _corrected(events: Events, reads: Mapping[Step, float]) -> list[float]:
-    """Return when each event happened, updates no later than the first reply to them was read.
+    """Return when each event happened; updates no later than the first read of a reply to them.
 
-    A large update is read while it is made, and who has read the last of it may take the core from
-    a server that has yet to write down that it is done.
+    A large update is read while it is made, and the worker that has read all of it may take the
+    core from the server before the server records that the update is done.
     """
     times: list[float] = events["time"].tolist()
     read = np.inf

@@ -1,6 +1,6 @@
 """The durations measured in a history. Pure: arrays and their means.
 
-A step of a worker in a mode with servers has four parts, which together take all of its time::
+A step of a worker in a mode with servers has four parts, which together make up its time::
 
     worker     computes          waits                                       computes
                ├─────────────────┤                                           ├────────
@@ -8,16 +8,16 @@ A step of a worker in a mode with servers has four parts, which together take al
     server      …──────────────────────┼──────────────────────┼──────────────┼────────
                waits, or is busy       receives it            has decided
 
-- *wake_up*: from sending to receipt, when the server was idle. On one host this is how long the
-  kernel takes to wake the server and to find it a core.
+- *wake_up*: from sending to receipt, when the server was idle. On one host this is the time that
+  the kernel takes to wake the server and to find it a core.
 - *turnaround*: from the server's previous decision to receipt, when the message was already there.
-  The server still sends replies then.
+  The server still sends replies during that time.
 - *update*: from receipt to an update, by the number of gradients in it.
-- *reply*: from the decision to the moment when the worker goes on with new parameters.
+- *reply*: from the decision to the moment when the worker continues with new parameters.
 
-How long a push waits in the queue is none of these: that is what the simulation is asked for.
-Between hosts messages share links: there their times follow from the rate of those, and neither
-wake_up nor turnaround nor reply is replayed.
+The time that a push waits in the queue is not one of them: the simulation predicts it.
+Between hosts messages share links, so their times follow from the rate of the links: wake_up,
+turnaround and reply are not replayed there.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Seconds = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class ShardTimes:
-    """What was measured of one shard, whose server may have others, too."""
+    """The times measured of one shard; its server may have other shards, too."""
 
     #: By worker, by clock of the push that came first while the server was idle: from its sending
-    #: to the receipt, of that push or of another one that had come by then.
+    #: to the receipt of that push, or of another one that had come by then.
     wake_up: tuple[Seconds, ...]
-    #: By worker, by clock of a push that was there before the server was idle: from the server's
+    #: By worker, by clock of a push that arrived before the server was idle: from the server's
     #: previous decision to the receipt.
     turnaround: tuple[Seconds, ...]
     #: By number of gradients: from the receipt, or from the previous update, to the update.
@@ -54,17 +54,17 @@ class ShardTimes:
 class Calibration:
     """The durations of a recorded run, in seconds, each kind in the order of the run."""
 
-    #: By worker, by clock: everything that it did for a gradient between two waits, including
-    #: injected delays, picking a batch and evaluating at the end of an epoch.
+    #: By worker, by clock: the time of a gradient between two waits, including injected delays,
+    #: picking a batch and evaluating at the end of an epoch.
     compute: tuple[Seconds, ...]
     #: By worker, by clock of the push: from the last server's decision on.
     reply: tuple[Seconds, ...]
     #: By shard; empty where there were no servers.
     shards: tuple[ShardTimes, ...]
-    #: By round: from the arrival of the last worker until the first goes on; empty where there
-    #: were no sums over all workers.
+    #: By round: from the arrival of the last worker until the first worker continues; empty where
+    #: there were no sums over all workers.
     sums: Seconds
-    #: Of a round in which nobody brings anything, such as the last one.
+    #: Of a round in which no worker brings anything, such as the last one.
     last_sum: float = 0.0
     #: Between a worker and a server on two hosts; None where there were no such pairs.
     wire: Wire | None = None

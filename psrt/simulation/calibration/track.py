@@ -10,7 +10,7 @@ import numpy as np
 
 from psrt.simulation.calibration.times import Seconds, ShardTimes
 
-#: Durations that a server defers at most. A job that is like the run never comes near it.
+#: The most durations that a server defers. A job that is like the run never comes near it.
 _DEFERRED = 10_000
 
 
@@ -20,7 +20,7 @@ class Track:
     >>> track = Track([np.array([0.5, np.nan, 1.5])], workers=2)
     >>> [track.at(0, step) for step in range(4)]
     [0.5, 1.0, 1.5, 0.5]
-    >>> track.at(1, 0)  # a second worker with these durations is elsewhere in the cycle
+    >>> track.at(1, 0)  # a second worker with these durations starts elsewhere in the cycle
     1.0
     """
 
@@ -28,9 +28,9 @@ class Track:
         """Set up.
 
         Args:
-            recorded: by worker, by step; nan stands for the median of the worker's others.
-            workers: of the job to come. Where the run had fewer, several replay the same worker,
-                evenly spread over its steps, so that they are not slow at the same time.
+            recorded: by worker, by step; nan stands for the median of the worker's other steps.
+            workers: number in the simulated job. Where the run had fewer, several replay the same
+                one, evenly spread over its steps, so that they are not slow at the same time.
         """
         given = list(recorded)
         known = [seconds[~np.isnan(seconds)] for seconds in given]
@@ -41,12 +41,12 @@ class Track:
         self._groups = -(-workers // len(given))
 
     def at(self, worker: int, step: int) -> float:
-        """Return how long it takes a worker, step = 0, 1, ..."""
+        """Return the duration of a worker's step, step = 0, 1, ..."""
         found = self.find(worker, step)
         return self._usual[worker % len(self._usual)] if math.isnan(found) else found
 
     def find(self, worker: int, step: int) -> float:
-        """Return how long it takes a worker, nan where that is not known."""
+        """Return the duration of a worker's step, nan where it is not known."""
         group, worker = divmod(worker, len(self._steps))
         seconds = self._steps[worker]
         return seconds[(step + group * len(seconds) // self._groups) % len(seconds)]
@@ -57,13 +57,12 @@ def _median(seconds: Seconds, default: float) -> float:
 
 
 class Receipts:
-    """How long one server takes to receive a message.
+    """The time one server takes to receive a message.
 
-    A push may find the server idle that found it busy in the run, or the other way round. Then the
-    recorded duration belongs to the other case: it is deferred, and the next message of that case
-    without a duration of its own takes it. So what keeps a rank from its core now and then, for a
-    hundred times as long as usual, happens as often as in the run. Where nothing is deferred, a
-    message takes the median.
+    A push that found the server busy in the run may find it idle now, or the other way round. Then
+    the recorded duration belongs to the other case: it is deferred, and the next message of that
+    case without a duration takes it. So rare interruptions, a hundred times as long as usual,
+    happen as often as in the run. Where nothing is deferred, a message takes the median.
     """
 
     def __init__(self, times: ShardTimes, *, workers: int) -> None:
@@ -71,7 +70,7 @@ class Receipts:
 
         Args:
             times: of the recorded shard.
-            workers: of the job to come.
+            workers: number in the simulated job.
         """
         #: By whether the server was idle.
         self._tracks = tuple(Track(it, workers=workers) for it in (times.turnaround, times.wake_up))
@@ -90,5 +89,5 @@ class Receipts:
         return deferred.popleft() if deferred else self.usual(idle=idle)
 
     def usual(self, *, idle: bool) -> float:
-        """Return the median, for a message that is no step of the recorded run."""
+        """Return the median, for a message that does not belong to a step of the recorded run."""
         return self._tracks[idle].usual

@@ -1,8 +1,8 @@
-"""What joins the hosts of a recorded run: how many bytes a second, and how late. Pure.
+"""The connection between the hosts of a recorded run: bandwidth and latency. Pure.
 
-How long a gradient took from its sending to its receipt says little: it shared links with others,
-and waited for its turn at its sender. But if some set out after one time and had all come by
-another one, their bytes passed in between. No link can be slower than that, and the busiest one,
+The time from the sending of one gradient to its receipt says little: it shared links with others,
+and waited for its turn at its sender. But if several left after one time and had all arrived by
+another, their bytes passed in between. No link can be slower than that rate, and the busiest link,
 at its busiest, is hardly faster.
 """
 
@@ -19,9 +19,9 @@ from psrt.history import Header, History, Kind
 from psrt.history.kinds import Encode
 from psrt.transport.frames import FRAME_BYTES
 
-#: Gradients that make up a burst at least, since a few bytes may pass at once; and at most.
+#: The fewest gradients that make up a burst, since a few bytes may pass at once; and the most.
 _LEAST, _MOST = 4, 64
-#: Seconds that a burst takes at least.
+#: The fewest seconds that a burst takes.
 _LEAST_S = 1e-9
 #: Of a gradient: when it was sent, when it was received, and its bytes.
 _Flight = tuple[float, float, int]
@@ -29,24 +29,24 @@ _Flight = tuple[float, float, int]
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Links between hosts, one for each, that their ranks share."""
+    """Links between hosts: one per host, shared by its ranks."""
 
     #: Host of each worker, and of each server.
     workers: tuple[int, ...]
     servers: tuple[int, ...]
-    #: Seconds of a message beside its bytes.
+    #: Seconds that a message takes, except for its bytes.
     latency: float
     #: Bytes per second in each direction of a link.
     bandwidth: float
 
     @property
     def hosts(self) -> int:
-        """The number of hosts; theirs are less."""
+        """The number of hosts, which are numbered from 0."""
         return 1 + max(*self.workers, *self.servers)
 
 
 def measure_wire(header: Header, history: History) -> Wire | None:
-    """Return what joined the hosts, None where nothing was sent between two of them.
+    """Return the connection between the hosts, None where no two hosts exchanged messages.
 
     Args:
         header: of the run.
@@ -79,7 +79,7 @@ def _flights(history: History, worker: int, shard: int) -> Iterator[_Flight]:
     whole = ITEMSIZE * (stop - start)
     sent, came = history.workers[worker], history.shards[shard]
     encoded = sent[(sent["kind"] == Kind.ENCODE) & (sent["shard"] == shard)]
-    # By clock, the bytes of the codec's frame that went in place of the gradient, if one did.
+    # By clock, the bytes of the codec's frame that was sent instead of the gradient, if any.
     frames = dict(zip(encoded["clock"].tolist(), encoded[Encode.nbytes].tolist(), strict=True))
     pushes = sent[(sent["kind"] == Kind.PUSH) & (sent["shard"] == shard) & (sent["samples"] > 0)]
     mine = (came["kind"] == Kind.RECEIVE) & (came["worker"] == worker) & (came["samples"] > 0)
@@ -90,13 +90,13 @@ def _flights(history: History, worker: int, shard: int) -> Iterator[_Flight]:
 
 
 def _rate(flights: list[_Flight], latency: float) -> float:
-    """Return the most bytes per second that a link took while some gradients set out and came."""
+    """Return the highest rate that a link reached over a burst of gradients, in bytes/s."""
     starts, stops, lengths = map(np.array, zip(*sorted(flights), strict=True))
     best = 0.0
     for i in np.unique(starts, return_index=True)[1].tolist():
         order = i + np.argsort(stops[i : i + _MOST], kind="stable")
         nbytes, seconds = np.cumsum(lengths[order]), stops[order] - starts[i]
-        # Clocks are compared no better than half of what a message takes.
+        # Clocks agree no better than within half the time of a message.
         seconds = np.maximum(np.maximum(seconds - latency, seconds / 2), _LEAST_S)
         best = max(best, float((nbytes / seconds)[min(_LEAST, len(order)) - 1 :].max()))
     return best

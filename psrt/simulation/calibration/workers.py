@@ -1,7 +1,7 @@
-"""How long workers computed and summed, by their own events. Pure.
+"""The times that workers computed and summed, from their own events. Pure.
 
 Only differences between times of one worker count, so its clock does not matter. Where all workers
-share a clock, a sum is over when the first of them goes on; what another one takes to notice that
+share a clock, a sum is over when the first of them continues. The time until another worker notices
 counts as its own computing.
 """
 
@@ -14,7 +14,7 @@ from psrt.history.kinds import Reduce
 from psrt.history.log import Events
 from psrt.simulation.calibration.times import Seconds
 
-#: What a worker goes from one to the next of.
+#: Events that end a worker's current activity and begin the next.
 _TURNS = (Kind.READ, Kind.PUSH, Kind.STEP, Kind.REDUCE, Kind.REDUCED, Kind.LEAVE)
 #: (W, rounds) float64.
 _Table = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -24,10 +24,10 @@ def rounds(history: History) -> tuple[Seconds, Seconds, Seconds]:
     """Return how long each sum over all workers took, and when it was over.
 
     Returns:
-        From the last worker's arrival until the first goes on, of each round in which something
-        was summed; of the others, in which nobody brought anything; and the time of that, of all.
-        Between hosts, whose clocks differ, a sum took as long as the shortest of the waits for it,
-        and the time is nan.
+        Three arrays. The time from the last worker's arrival until the first worker continues, of
+        each round in which something was summed; the same of all other rounds; and the time at
+        which a sum was over, of all rounds. Between hosts, whose clocks differ, a sum took as long
+        as the shortest wait for it, and the time at which it was over is nan.
     """
     arrived, left = _table(history, Kind.REDUCE, "time"), _table(history, Kind.REDUCED, "time")
     if len(set(history.header.hosts)) > 1:
@@ -35,25 +35,25 @@ def rounds(history: History) -> tuple[Seconds, Seconds, Seconds]:
         over = np.full(took.size, np.nan)
     else:
         # A gradient that is summed while it is computed may be complete at another worker, which
-        # goes on, before its own worker arrives to wait for the sum.
+        # then continues, before its own worker arrives to wait for the sum.
         waited = _table(history, Kind.REDUCED, "seconds")
         fragments = (_table(history, Kind.REDUCE, Reduce.fragment) >= 0).any()
         framed = any((events["kind"] == Kind.SUM_ENCODE).any() for events in history.workers)
         if fragments and framed:
-            # By a codec a sum begins when its divisor is known, which in virtual time is when a
-            # step is over, and not with the sending: what is not waited for takes no time there.
+            # With a codec a sum begins when its divisor is known. In virtual time that is at the
+            # end of a step, not at the sending: a sum that no worker waits for takes no time there.
             arrived = np.maximum(arrived, left - waited)
         last = arrived.max(axis=0)
         over = np.maximum(left.min(axis=0), last)
         took = over - last
         if fragments:
             # A fragment may have been complete long before it was due. It was complete when the
-            # first worker took it if that one did little else since but wait.
+            # first worker took it, if that worker had mostly waited since.
             least = waited[left.argmin(axis=0), np.arange(took.size)]
             took = np.where(least < took / 2, least, took)
             over = last + took
-        # Who made no step since a sum comes to the next one as soon as that is over, and not when
-        # it had noticed.
+        # A worker that made no step since a sum arrives at the next one as soon as the sum is
+        # over, not when it noticed that.
         since = np.maximum(over, left - waited)
         idle = _idle(history, arrived, left)
         arrived = np.where(idle, np.minimum(arrived, np.roll(since, 1, axis=1)), arrived)
@@ -68,7 +68,7 @@ def rounds(history: History) -> tuple[Seconds, Seconds, Seconds]:
 def _idle(
     history: History, arrived: _Table, left: _Table
 ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Return by worker and round whether it made no step since it left the round before."""
+    """Return by worker and round whether it made no step since the previous round ended for it."""
     idle = np.zeros(arrived.shape, np.bool_)
     for worker, events in enumerate(history.workers):
         steps = events["time"][events["kind"] == Kind.STEP]
@@ -95,12 +95,12 @@ def computing(events: Events, over: Seconds) -> Seconds:
 
     Args:
         events: of the worker.
-        over: by round, when its sum was over for all; nan to go by this worker's own events.
+        over: by round, when its sum was over for all; nan to use this worker's own events.
     """
     found: dict[int, float] = {}
-    #: When the worker could go on; its last local step, if not shared yet; and the rounds done.
+    #: When the worker could continue; its last local step, if not shared yet; and the rounds done.
     since, local, reduced = np.nan, -1, 0
-    # The same gradient goes to all shards, at the same time. What is encoded amid it is part of it.
+    # The same gradient goes to all shards, at the same time. Encoding it counts as computing.
     kinds = events["kind"]
     once = events[np.isin(kinds, _TURNS) & ((kinds != Kind.PUSH) | (events["shard"] == 0))]
     names = ("kind", "time", "clock", "samples", "seconds")
@@ -110,14 +110,14 @@ def computing(events: Events, over: Seconds) -> Seconds:
                 found[clock] = seconds if np.isnan(since) else time - since
             local = clock if samples else -1
         elif kind in (Kind.PUSH, Kind.REDUCE):
-            if local >= 0:  # getting the parameters ready to be averaged
+            if local >= 0:  # preparing the parameters to be averaged
                 found[local] += time - since
             elif samples and kind == Kind.PUSH:
                 found[clock] = time - since
             local = -1
         elif kind == Kind.REDUCED:
             shared = over[reduced] if reduced < len(over) else np.nan
-            # What was complete before it was taken, after more steps, held nobody up.
+            # A fragment that was complete before it was taken, after more steps, delayed nothing.
             time = time if np.isnan(shared) else max(since, float(shared))
             reduced += 1
         since = time
@@ -127,7 +127,7 @@ def computing(events: Events, over: Seconds) -> Seconds:
 def by_clock(found: dict[int, float], steps: int) -> Seconds:
     """Return an array by clock of at least ``steps`` elements, nan where nothing was found.
 
-    It is longer where backups overtook a worker, which goes on with a clock beyond its last push.
+    It is longer where backups overtook a worker, which continues with a clock beyond its last push.
 
     >>> by_clock({2: 0.5, 0: -1e-9}, 4)
     array([0. , nan, 0.5, nan])

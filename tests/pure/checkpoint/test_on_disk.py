@@ -80,7 +80,7 @@ def test_a_part_that_is_not_what_was_written_is_refused(tmp_path):
     data = path.read_bytes()
     for place in range(0, len(data), 97):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        with pytest.raises(CheckpointError, match="its sum is not"):
+        with pytest.raises(CheckpointError, match="its checksum is not"):
             read_part(Disk(), tmp_path, entry)
     for other, told in ((data[:-1], "bytes"), (data + b"x", "expected at most")):
         path.write_bytes(other)
@@ -121,7 +121,7 @@ def test_what_a_checkpoint_cannot_hold_is_refused(tmp_path, bad):
         write_part(Disk(), tmp_path, "part", bad)
     with pytest.raises(CheckpointError):
         to_text(bad)
-    with pytest.raises(CheckpointError, match="a object does not say what it is made of"):
+    with pytest.raises(CheckpointError, match="a object does not list its state"):
         state_of([object()])
 
 
@@ -215,7 +215,7 @@ def test_nothing_of_a_tree_is_kept():
     ("updates", np.zeros(1), ".updates of the checkpoint is a ndarray, expected a int"),
     ("many", {"0": np.zeros(2)}, ".many of the checkpoint has no 1"),
     ("seen", 1, ".seen of the checkpoint has no names"),
-    ("rng", {"state": 1}, ".rng of the checkpoint is no generator's"),
+    ("rng", {"state": 1}, ".rng of the checkpoint is not a generator's"),
     ("draw", {"version": 3, "words": [1], "spare": None}, ".draw of the checkpoint is"),
     ("lazy", 7, ".lazy of the checkpoint is a int"),
     ("updates", -1, ".updates of the checkpoint is -1, which it cannot be"),
@@ -223,7 +223,7 @@ def test_nothing_of_a_tree_is_kept():
     ("flat", [True], ".flat of the checkpoint is a bool, expected a int"),
     ("pair", [1], ".pair of the checkpoint has 1 numbers"),
     ("seen", {"3": None}, ".seen.3 of the checkpoint is a NoneType, expected a int"),
-    ("seen", {str(1 << 25): 1}, ".seen of the checkpoint counts by 33554432"),
+    ("seen", {str(1 << 25): 1}, ".seen of the checkpoint has the key 33554432"),
 ])  # fmt: skip
 def test_a_tree_of_something_else_is_one_line(path, value, line):
     tree = at = state_of(Outer(1.0))

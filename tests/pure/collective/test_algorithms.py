@@ -135,7 +135,7 @@ def test_who_needs_a_workspace():
 
 @each("phase", PHASES.values())
 def test_roots(phase):
-    with pytest.raises(ConfigError, match=f"root 4 of {phase.name} is none of 4|no root, got"):
+    with pytest.raises(ConfigError, match=f"root 4 of {phase.name} is not one of 4|no root, got"):
         phase(0, 4, 10, 4)
     for size in (5, 6):
         for root in range(size) if phase.rooted else [0]:

@@ -431,7 +431,7 @@ def test_a_manifest_that_says_who_is_absent_must_be_right(tmp_path):
     for absent, why in (
         ([1], "it has other workers than it says"),
         ([], "it has no worker-0-of-3"),
-        (["0"], "those of its workers that are absent are none"),
+        (["0"], "its absent workers are invalid"),
     ):
         manifest.write_text(json.dumps(values | {"absent": absent}))
         with pytest.raises(ConfigError, match=why):

@@ -119,7 +119,7 @@ class NoChain(Uneven):
         ({"shard": "gradients", "parallel": "pipeline:2", "micro_batches": 4}, "4 micro-batches"),
         (
             {"shard": "gradients"},
-            "^--mode allreduce:shard=gradients: the problem, NoChain, is no chain",
+            "^--mode allreduce:shard=gradients: the problem, NoChain, is not a chain",
         ),
     ],
 )

@@ -42,7 +42,7 @@ def test_the_mlp_is_a_chain():
 @each(
     ("problem", "message"),
     [
-        (SimpleNamespace(), "the problem, SimpleNamespace, is no chain .* no layers.* no loss"),
+        (SimpleNamespace(), "the problem, SimpleNamespace, is not a chain .* no layers.* no loss"),
         (Chain(), "layers.. of the problem, Chain, gave none"),
         (SimpleNamespace(layers=lambda: None, loss=list), "gave no sequence of layers: None"),
         (Chain(layer(5, 4, 25.0)), "n of layer 0 is 25.0, expected a whole number"),

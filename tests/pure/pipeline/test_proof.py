@@ -86,9 +86,9 @@ def told(*steps):
     [
         ("F1", "stage 0, step 0 .forward of 1.: expected 0 next"),
         ("F0 F1 B1", "step 2 .backward of 1.: expected 0 next"),
-        ("B0", "its forward pass was not yet"),
+        ("B0", "its forward pass is still to come"),
         ("F0 F1 I0 I1 W1", "expected the gradient of the weights of 0 next"),
-        ("F0 W0", "its backward pass to the input was not yet"),
+        ("F0 W0", "its backward pass to the input is still to come"),
         ("F0 F1 I0 W*", "of 2 backward passes there were 1"),
         ("F0 F1 I0 I1 W0 W*", "1 are added already"),
         ("F0 F1 I0 I1 W*", None),

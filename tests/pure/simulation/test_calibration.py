@@ -107,7 +107,7 @@ def test_histories_that_cannot_be_are_refused(tmp_path):
             {"workers": idle, "shards": [it[:0] for it in history.shards]},
         ),
         ("received a message of worker 0 that it did not", {"workers": (first[:100], *others)}),
-        ("worker 1 went missing in it", {"header": header}),
+        ("worker 1 was lost in the run", {"header": header}),
     ):
         with pytest.raises(ConfigError, match=line):
             calibrate(dataclasses.replace(history, **change))

@@ -158,7 +158,7 @@ def test_files(tmp_path):
 
 
 @each(("text", "size", "error"), [
-    ("0 1\n2 3", 4, "not connected: nothing of rank 2 ever comes to rank 0"),
+    ("0 1\n2 3", 4, "not connected: no value of rank 2 ever reaches rank 0"),
     ("", 2, "has no edges"),
     ("0 1\n1 4", 4, "line 2: the edge '1 4' is of ranks that do not exist, .* from 0 to 3"),
     ("0 > 1\n1 > 2\n2 > 1\n2 > 0\n", 3, "rank 1 has 2 senders and 1 receiver,.* push-sum"),

@@ -1,7 +1,7 @@
-"""The codecs, one row each: everything about a codec that is data. Needs no numpy.
+"""The table of codecs, a row each: all metadata of a codec. Needs no numpy.
 
-A row knows its knobs, what goes with it, and both ends that it makes; flags and their help, the
-wire format and the documentation read it.
+A row has a codec's knobs and what they can be combined with, and makes its sending and receiving
+side; flags, help, wire format and documentation come from it.
 """
 
 from __future__ import annotations
@@ -25,80 +25,80 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CodecRow(Row):
-    """One codec; a new one is a file with its class and a row here, or in another package."""
+    """One codec. A new one needs a file with its class, and a row here or in another package."""
 
-    #: On the wire.
+    #: Its number in the header of frames.
     code: ClassVar[int]
-    #: Whether the mean of what is decoded is the vector.
+    #: Whether decoding is unbiased: the expected decoded vector is the encoded one.
     is_unbiased: ClassVar[bool] = False
-    #: Whether what is lost is added to the next vector where nobody says; None where it cannot be.
+    #: Whether error feedback is on by default; None if it cannot be.
     feeds_back: ClassVar[bool | None] = False
-    #: Whether differences to what the receiver holds may be sent by it: it keeps nothing back by
-    #: itself, and what it loses is less than what it is given.
+    #: Whether it may encode differences to what the receiver holds: it has no residual of its own,
+    #: and its error is smaller than the vector.
     sends_differences: ClassVar[bool] = True
-    #: Knobs that have these values in such differences, whatever is asked.
+    #: Knobs and the values that they always have for such differences.
     differences: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    #: Knobs that have other values where a mean is sent back that has been through them already.
+    #: Knobs and their values for means sent back, if vectors went through the codec before.
     back: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    #: Whether it is told of the matrices in the vector.
+    #: Whether it needs to know where the matrices of a vector are.
     takes_matrices: ClassVar[bool] = False
-    #: In what ways its sums may travel: ``auto`` takes the fastest of these.
+    #: Ways in which an all-reduce may send its sums; ``auto`` takes the fastest.
     ways: ClassVar[tuple[Way, ...]] = (Way.TWO_PHASES, Way.GATHERED)
-    #: And where a schedule is asked for by its name, which may lose more.
+    #: More ways, with larger errors: only for a schedule that is requested by name.
     ways_if_asked: ClassVar[tuple[Way, ...]] = ()
-    #: Microseconds of a call and nanoseconds of an element, to encode and to decode; see ``times``.
+    #: Microseconds per call and nanoseconds per element, to encode and to decode; see ``times``.
     times: ClassVar[tuple[tuple[float, float], tuple[float, float]]]
-    #: Knobs with which there is something to see of a few elements.
+    #: Knobs for examples of a few elements.
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def is_fed_back(self) -> bool:
-        """Whether what is lost is added to the next vector where nobody says."""
+        """Whether error feedback is on by default."""
         return bool(self.feeds_back)
 
     @property
     def can_feed_back(self) -> bool:
-        """Whether what is lost may be added to the next vector."""
+        """Whether error feedback is possible."""
         return self.feeds_back is not None
 
     @property
     def contraction(self) -> float | None:
-        """δ of E‖C(v) − v‖² ≤ (1 − δ)‖v‖²; None where nobody can say, 1 of what loses little."""
+        """δ of E‖C(v) − v‖² ≤ (1 − δ)‖v‖²; None if unknown, 1 if the error is negligible."""
         return 1.0
 
     def settled(self, *, scales: bool) -> Self:
-        """Return the row with what was left open.
+        """Return the row with open knobs set.
 
         Args:
-            scales: whether elements may be scaled so that their mean is right: where what is lost
-                is added to the next vector, that would grow from step to step.
+            scales: whether elements may be scaled to make the codec unbiased: not with error
+                feedback, where residuals would grow from step to step.
         """
         return self
 
     def of_differences(self) -> Self:
-        """Return the row for differences to what the receiver holds."""
+        """Return the row that encodes differences to what the receiver holds."""
         return replace(self, **self.differences)
 
     def of_means(self) -> Self:
-        """Return the row for means of what went through it once."""
+        """Return the row that encodes means of vectors that it has encoded before."""
         return replace(self, **self.back)
 
     def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Check the knobs against the rows and columns of a model's matrices.
+        """Check the knobs against a model's matrices, given as (rows, columns).
 
         Raises:
-            ConfigError: one line that begins with the row.
+            ConfigError: in one line, which begins with the row.
         """
 
     def codec(self, n: int, *, matrices: Sequence[Matrix] = ()) -> Codec:
-        """Make a codec for vectors of n elements: a receiver's side.
+        """Make a codec for vectors of n elements: the receiving side.
 
         Args:
             n: elements of a vector.
-            matrices: in it, disjoint and in order; most codecs do not look at them.
+            matrices: of the vector, disjoint and in order; most codecs ignore them.
 
         Raises:
-            ConfigError: if it cannot be as asked.
+            ConfigError: if the codec cannot be made for such vectors.
         """
         more = {"matrices": matrices} if self.takes_matrices else {}
         codec: Codec = self.made(n, **self.settled(scales=True).knobs, **more)
@@ -107,11 +107,11 @@ class CodecRow(Row):
     def encoder(
         self, n: int, *, error_feedback: bool | None = None, matrices: Sequence[Matrix] = ()
     ) -> Encoder:
-        """Make a sender's side, with what it keeps back from vector to vector.
+        """Make the sending side, with its residual if any.
 
         Args:
             n: elements of a vector.
-            error_feedback: whether what is lost is added to the next vector; None as the row says.
+            error_feedback: whether to add error feedback; None for the row's default.
             matrices: as in ``codec``.
 
         Raises:
@@ -121,10 +121,10 @@ class CodecRow(Row):
 
         feeds_back = self.is_fed_back if error_feedback is None else error_feedback
         if feeds_back and not self.settled(scales=True).can_feed_back:
-            what = "which is unbiased or keeps back by itself" if self.feeds_back is None else ""
+            what = "which is unbiased or has its own residual" if self.feeds_back is None else ""
             raise ConfigError(
-                f"error feedback around {self.name}, {what or 'scaled'}: it would lead away, or "
-                "twice"
+                f"error feedback around {self.name}, {what or 'scaled'}: residuals would grow, or "
+                "errors count twice"
             )
         codec = self.codec(n, matrices=matrices)
         return ErrorFeedback(codec) if feeds_back else codec
@@ -140,7 +140,7 @@ def _density(default: float) -> Any:
 
 
 def _momentum(default: float) -> Any:
-    help = "fraction of a worker's momentum kept from step to step, in place of the optimizer's"
+    help = "fraction of a worker's momentum kept from step to step, instead of the optimizer's"
     return knob(default, REAL, help, min=0, exclusive_max=1)
 
 
@@ -148,7 +148,7 @@ _FEW: Final = MappingProxyType({"bucket": 4})
 
 
 class Float16(CodecRow):
-    """Half precision, which is added as it is; either way it is rounded a few times."""
+    """Half precision. Sums may be taken in it, as they are rounded a few times either way."""
 
     name, code = "float16", 1
     summary = "IEEE half precision"
@@ -237,7 +237,7 @@ class Qsgd(CodecRow):
 
     @property
     def contraction(self) -> float:
-        """1/(1 + ω) of the frames once they are scaled by that.
+        """δ = 1/(1 + ω), for frames scaled by that factor.
 
         Rounding to levels at random has a variance of ω‖v‖², ω = min(d/s², √d/s) for s levels and
         buckets of d (Alistarh et al., "QSGD", NeurIPS 2017).
@@ -286,14 +286,14 @@ class Sign(CodecRow):
     bucket: int = _bucket(1024)
 
     def check(self) -> None:
-        """Check that a bucket is of whole bytes."""
+        """Check that a bucket fills whole bytes."""
         if self.bucket % 8:
             raise ConfigError(f"bucket must be a multiple of 8, got {self.bucket}")
 
 
 @dataclass(frozen=True)
 class TopK(CodecRow):
-    """Some elements as they are."""
+    """The k largest elements, uncompressed."""
 
     name, code = "top-k", 11
     summary = "the largest elements"
@@ -305,13 +305,13 @@ class TopK(CodecRow):
 
     @property
     def contraction(self) -> float:
-        """The density: no less than of elements that are drawn at random."""
+        """The density: at least that of elements drawn at random."""
         return self.density
 
 
 @dataclass(frozen=True)
 class Threshold(CodecRow):
-    """As many elements as there are large ones."""
+    """All elements above a threshold, however many."""
 
     name, code = "threshold", 12
     summary = "the elements that reach a threshold"
@@ -326,13 +326,13 @@ class Threshold(CodecRow):
 
 @dataclass(frozen=True)
 class RandomK(CodecRow):
-    """Elements drawn at random. Scaled it is unbiased, and nothing is fed back."""
+    """Elements drawn at random. If scaled, it is unbiased and has no error feedback."""
 
     name, code = "random-k", 13
     summary = "elements drawn at random, known by a seed"
     home = "psrt.codec.sparse:RandomK"
     ways = (Way.STRAIGHT,)
-    # In two phases little of what was drawn is drawn again of its mean.
+    # In two phases, means are encoded again: few of the elements drawn first are drawn again.
     ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
     times = ((17, 0.5), (13, 0.67))
     is_unbiased, feeds_back = True, True
@@ -347,12 +347,12 @@ class RandomK(CodecRow):
 
     @property
     def is_fed_back(self) -> bool:
-        """Where it is not scaled."""
+        """Whether it is known not to be scaled."""
         return self.scaled is False
 
     @property
     def can_feed_back(self) -> bool:
-        """Where it is not scaled: the scaled sum would grow from step to step."""
+        """Unless it is scaled: residuals would grow from step to step."""
         return not self.scaled
 
     @property
@@ -374,7 +374,7 @@ class LowRank(CodecRow):
     synonyms = ("powersgd",)
     home = "psrt.codec.low_rank:LowRank"
     ways = (Way.STRAIGHT,)
-    # In two phases matrices are cut, each part with a P of its own.
+    # In two phases, matrices are split, and each piece has its own P.
     ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
     times = ((16, 0.68), (5, 0.6))
     feeds_back = True
@@ -386,26 +386,26 @@ class LowRank(CodecRow):
 
     @property
     def contraction(self) -> None:
-        """Nobody knows: it depends on the matrices."""
+        """None: it depends on the matrices."""
         return None
 
     def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Check that some matrix has as many rows and columns as that."""
+        """Check that some matrix has at least ``rank`` rows and columns."""
         most = max((min(shape) for shape in shapes), default=0)
         if not most:
             raise ConfigError(
-                f"{self} is for matrices, and the problem has no matrices() that names some"
+                f"{self} compresses matrices, but the problem's matrices() names none"
             )
         if self.rank > most:
             raise ConfigError(
-                f"{self}: rank {self.rank} is more than a matrix of the model can have, at most "
+                f"{self}: rank {self.rank} is higher than that of any matrix of the model, at most "
                 f"{most}"
             )
 
 
 @dataclass(frozen=True)
 class Dgc(CodecRow):
-    """The largest elements of a velocity, which is what it keeps back."""
+    """The largest elements of a velocity, which is its own residual."""
 
     name, code = "dgc", 15
     summary = "the largest elements of a momentum that each worker keeps"
@@ -428,7 +428,7 @@ class Dgc(CodecRow):
 
 @dataclass(frozen=True)
 class Demo(CodecRow):
-    """Cosine coefficients of a momentum, which is what it keeps back."""
+    """DCT coefficients of a momentum, which is its own residual."""
 
     name, code = "demo", 16
     summary = "the largest cosine coefficients of a momentum that each worker keeps"
@@ -441,7 +441,7 @@ class Demo(CodecRow):
     ways = (Way.GATHERED,)
     ways_if_asked = (Way.TWO_PHASES,)
     small = MappingProxyType({"chunk": 4, "kept": 1})
-    # An index in a square takes two bytes.
+    # At most 256: a place within a square must fit into a uint16.
     chunk: int = knob(
         64, WHOLE, "cut matrices into squares with sides of N for the cosine transform",
         min=1, max=256,
@@ -450,13 +450,13 @@ class Demo(CodecRow):
     momentum: float = _momentum(0.999)
 
     def check(self) -> None:
-        """Check that no more is kept than there is."""
+        """Check that a chunk has that many coefficients."""
         if self.kept > self.chunk**2:
             raise ConfigError(f"kept {self.kept} is more than chunk {self.chunk} squared")
 
 
 class Nonzero(CodecRow):
-    """Nothing but the zeros is left out."""
+    """All elements but zeros: lossless."""
 
     name, code = "nonzero", 17
     summary = "the elements that are not zero, or all where that is shorter: nothing is lost"

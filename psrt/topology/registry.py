@@ -22,7 +22,7 @@ from psrt.topology.verify import verify
 
 @dataclass(frozen=True)
 class HostLevel:
-    """The hosts of a topology, inside of which ranks average: the first rank of each mixes."""
+    """The hosts of a topology, within which ranks average; the first rank of each host mixes."""
 
     #: By rank, the first rank of its host.
     first: tuple[int, ...]
@@ -112,7 +112,7 @@ def topology_of(
         push_sum: whether a weight is mixed along, so that only columns need to add up to 1.
         seed: of random graphs.
         hosts: by rank, the number of its host, in the order of their first ranks: then the graph is
-            one of hosts, inside of which ranks average. Without any, it is one of ranks.
+            one of hosts, within which ranks average. Without any, it is one of ranks.
         edges: the text of the file, where it has been read; None reads it.
 
     Raises:

@@ -12,12 +12,12 @@ from psrt.codec.codec import BLOCK
 from psrt.codec.fields import Field, FieldReader, elements
 from psrt.core.arrays import FloatArray, Vector
 
-#: Where rows of buckets begin: in the vector, and among the buckets.
+#: Where a row of buckets begins: its first element in the vector, and its first bucket.
 Row: TypeAlias = tuple[int, int]
 
 
 class Buckets:
-    """The buckets of a vector of n elements: all of one length, the last one may be shorter.
+    """The buckets of a vector of n elements: equally long, except that the last may be shorter.
 
     >>> buckets = Buckets(10, 4)
     >>> buckets.count
@@ -27,16 +27,16 @@ class Buckets:
     """
 
     def __init__(self, n: int, size: int) -> None:
-        """Set up for vectors of one length.
+        """Split.
 
         Args:
             n: elements.
-            size: elements of a bucket, in ``[1, 2**16)``.
+            size: elements of a bucket, in ``[1, 2**16)``, as a frame's header holds it in 16 bits.
         """
         self.n, self.size = n, size
         #: Number of buckets.
         self.count = -(-n // size)
-        #: Elements of the whole buckets that are processed together.
+        #: Elements processed at a time: as many whole buckets as fit into a block, at least one.
         self.step = max(1, BLOCK // size) * size
 
     def scales(self, reader: FieldReader) -> Iterator[Field]:
@@ -45,10 +45,10 @@ class Buckets:
             yield reader.float32(f"scale of {elements(i, self.size, self.n)}:")
 
     def rows(self, vector: Vector) -> Iterator[tuple[int, int, FloatArray]]:
-        """Yield whole buckets as rows, a block of them at a time, then the rest as a row.
+        """Yield full buckets as rows, a block of them at a time, then a shorter last one by itself.
 
         Yields:
-            Where the rows begin in the vector and among the buckets; a view (buckets, size).
+            The first element and the first bucket of the rows, and a view (buckets, size) of them.
         """
         size, whole = self.size, self.n // self.size * self.size
         for at in range(0, whole, self.step):
@@ -59,12 +59,12 @@ class Buckets:
 
 
 def largest(rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
-    """Return the largest magnitude of each row; NaN where one is NaN."""
+    """Return the largest magnitude of each row, (buckets,); NaN if the row has one."""
     found: npt.NDArray[np.float32] = np.maximum.reduce(np.abs(rows, out=scratch), axis=1)
     return found
 
 
 def or_nan(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Turn scales that are not finite into NaN: then everything decoded with them is NaN, too."""
+    """Turn scales that are not finite into NaN, in place: all they scale then decodes to NaN."""
     scales[~np.isfinite(scales)] = np.nan
     return scales

@@ -1,4 +1,4 @@
-"""Shorter floating-point numbers: each element by itself, rounded to nearest, ties to even."""
+"""Casts to 16-bit floating point: each element by itself, rounded to nearest, ties to even."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from psrt.codec.codec import BLOCK, DenseCodec
 from psrt.codec.table import CODECS
 from psrt.core.arrays import AnyVector, Bytes, Vector
 
-#: Half of the last place of a bfloat16, minus one.
+#: Half a unit in the last place of a bfloat16, minus one, within the bits of a float32.
 _HALF = np.uint32(0x7FFF)
 
 
 class Float16(DenseCodec):
-    """IEEE 754 binary16: 11 bits of precision; numbers from 65,520 on become infinite.
+    """IEEE 754 binary16: 11 bits of precision; magnitudes from 65,520 on become infinite.
 
     >>> codec, out = Float16(3), np.empty(3, np.float32)
     >>> codec.decode(codec.encode(np.array([1, 1e-9, 1e6], np.float32), None), out)
@@ -37,10 +37,10 @@ class Float16(DenseCodec):
         np.copyto(out, payload.view("<f2"))
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Do nothing: nothing is drawn."""
+        """Do nothing: rounding is deterministic."""
 
     def project(self, part: int, vector: Vector, out: AnyVector) -> None:
-        """Round the vector."""
+        """Round the vector to float16."""
         with np.errstate(over="ignore", under="ignore"):
             np.copyto(out, vector, casting="same_kind")
 
@@ -48,7 +48,7 @@ class Float16(DenseCodec):
         """Do nothing: there is one part."""
 
     def expand(self, parts: Sequence[Vector], out: Vector) -> None:
-        """Take the part as it is."""
+        """Widen the part to float32."""
         np.copyto(out, parts[0])
 
 
@@ -73,21 +73,24 @@ class BFloat16(DenseCodec):
         for at in range(0, self.n, BLOCK):
             block = given[at : at + BLOCK]
             bits, odd = self._bits[: block.size], self._odd[: block.size]
-            # A tie goes to the even neighbour: half a place is added, minus one where the last
-            # remaining bit is 0. A carry into the exponent is correct, even up to infinity.
+            # Round half to even on the bits: add 0x8000 (half a unit in the last place) where the
+            # last bit kept is 1, and 0x7FFF where it is 0, then truncate. A tie so ends at an even
+            # last bit. A carry into the exponent is right: the next number up is a power of two,
+            # or infinity.
             np.right_shift(block, 16, out=odd)
             np.bitwise_and(odd, 1, out=odd)
             np.add(odd, _HALF, out=odd)
             np.add(block, odd, out=bits)
             np.right_shift(bits, 16, out=bits)
             np.copyto(result[at : at + BLOCK], bits, casting="unsafe")
-            # A carry may make a number of a NaN. The sum of a block is NaN if an element is, or if
-            # both infinities are there: only then look at each element.
+            # A carry may turn a NaN into a number, even wrap around to 0. The sum of a block is
+            # NaN if an element is, so a single pass tells that nothing needs repair. It is also
+            # NaN if both infinities occur or partial sums overflow both ways; then no NaN is found.
             with np.errstate(all="ignore"):
                 is_odd = np.isnan(np.add.reduce(vector[at : at + BLOCK]))
             if is_odd:
                 nan = np.flatnonzero(np.isnan(vector[at : at + BLOCK]))
-                result[at + nan] = block[nan] >> 16 & 0x8000 | 0x7FC0
+                result[at + nan] = block[nan] >> 16 & 0x8000 | 0x7FC0  # a quiet NaN of that sign
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         np.copyto(out.view(np.uint32), payload.view("<u2"))

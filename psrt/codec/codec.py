@@ -1,4 +1,4 @@
-"""The interface of all codecs: a vector in, a frame out, and back. Pure: arrays and a generator."""
+"""The interface of codecs: a vector to a frame and back. Pure: arrays and a random generator."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from psrt.codec.table import CodecRow
 from psrt.core.arrays import Bytes, Vector
 from psrt.core.errors import CodecError, ConfigError
 
-#: Elements that are encoded at a time: 64 KiB, so that they stay in the cache between passes.
+#: Elements encoded at a time: 64 KiB of float32, which stay in the cache between passes.
 BLOCK = 1 << 14
 
 
 class Encoder(Protocol):
-    """A sender's side: a codec, with or without error feedback."""
+    """The sending side: a codec by itself, or with error feedback."""
 
     @property
     def n(self) -> int:
@@ -38,13 +38,13 @@ class Encoder(Protocol):
 
     @property
     def residual(self) -> Vector | None:
-        """(n,) the part kept back for later frames; None if nothing is."""
+        """(n,) float32, what frames have left out so far; None if later frames never have it."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Note the start of an epoch of training, counted from 0."""
+        """Note that an epoch of training begins, counted from 0."""
 
     def rescale(self, factor: float) -> None:
-        """Multiply what is kept back, after the vectors that it belongs to were scaled."""
+        """Multiply the residual, since vectors from now on are scaled by ``factor``."""
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
         """Return the frame of a vector, valid until the next call; see ``Codec.encode``."""
@@ -54,30 +54,30 @@ class Encoder(Protocol):
 
 
 class Codec:
-    """Encodes vectors of one length into its own frame, which the next call overwrites.
+    """Encodes vectors of one length into a buffer of its own, which the next call overwrites.
 
-    A subclass sets ``row`` and fills in ``_encode`` and ``_decode``.
+    A subclass sets ``row`` and defines ``_encode`` and ``_decode``.
     """
 
-    #: The codec's row in the table.
+    #: Its row of the table.
     row: ClassVar[CodecRow]
-    #: The state in a checkpoint, see ``psrt.checkpoint.state``: a receiver's side has none.
+    #: Attributes that a checkpoint saves, see ``psrt.checkpoint.state``. Decoding uses no state.
     saved: ClassVar[tuple[str, ...]] = ()
     by_element: ClassVar[tuple[str, ...]] = ()
     #: Parameter that both ends must agree on, in ``[0, 2**16)``.
     parameter: int = 0
-    #: (n,) the part kept back for later frames; None if nothing is.
+    #: (n,) float32, what frames have left out so far; None if nothing is kept for later frames.
     residual: Vector | None = None
 
     def __init__(self, n: int, most: int) -> None:
-        """Allocate the frame.
+        """Allocate the buffer for frames.
 
         Args:
             n: elements of a vector.
             most: bytes of the longest payload.
 
         Raises:
-            ConfigError: if a frame cannot hold the number of elements.
+            ConfigError: if n is more than a frame's header can hold.
         """
         if not 0 <= n <= MOST:
             raise ConfigError(f"a codec for {n} elements, expected 0 to {MOST}")
@@ -102,19 +102,19 @@ class Codec:
         return HEADER_BYTES if self.nbytes is None else self.nbytes
 
     def begin_epoch(self, epoch: int) -> None:
-        """Note the start of an epoch of training, counted from 0. Most codecs do nothing then."""
+        """Note that an epoch of training begins, counted from 0; most codecs ignore it."""
 
     def rescale(self, factor: float) -> None:
-        """Multiply what is kept back, after the vectors that it belongs to were scaled."""
+        """Multiply the residual, since vectors from now on are scaled by ``factor``."""
         if self.residual is not None:
             np.multiply(self.residual, np.float32(factor), out=self.residual)
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
-        """Return the frame of a vector, valid until the next call.
+        """Return the frame of a vector: a view, valid until the next call.
 
         Args:
             vector: (n,) float32; only read.
-            rng: for all random draws; the same state gives the same frame.
+            rng: source of all randomness; the same state gives the same frame.
         """
         assert vector.shape == (self.n,), "a codec is for vectors of one length"
         payload = self._frame[HEADER_BYTES:]
@@ -126,7 +126,8 @@ class Codec:
         """Write the vector of a frame to ``out`` (n,).
 
         Raises:
-            CodecError: if the frame is not one of this codec, for vectors of this length.
+            CodecError: if the frame is damaged, or of another codec, parameter or length of
+                vectors.
         """
         header = read_header(frame)
         expected = self.row.code, self.parameter, self.n
@@ -140,36 +141,36 @@ class Codec:
         self._decode(header, frame[HEADER_BYTES:], out)
 
     def fields(self, frame: Bytes, decoded: Vector) -> Iterator[Field]:
-        """Yield the parts of a frame of this codec, for people.
+        """Yield the fields of a frame of this codec, for display.
 
         Args:
-            frame: a frame that it has encoded.
-            decoded: (n,) the decoded frame.
+            frame: encoded by this codec.
+            decoded: (n,) the vector that the frame decodes to.
         """
         reader = FieldReader(frame)
         yield from reader.header()
         yield from self._fields(reader, read_header(frame), decoded)
 
     def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
-        """Yield the parts of a payload; a codec with a known layout describes them."""
+        """Yield the fields of a payload: its bytes, unless a subclass describes its format."""
         for at in range(header.nbytes):
             yield reader.whole(1, f"byte {at} of the payload")
 
     def _encode(
         self, vector: Vector, payload: Bytes, rng: np.random.Generator
     ) -> tuple[int, int, int]:
-        """Write the payload; return its form, the elements sent, and its bytes."""
+        """Write the payload; return its form, the number of elements sent, and its bytes."""
         raise NotImplementedError
 
     def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
-        """Write the vector of a payload, of which only the length has been checked."""
+        """Write the vector of a payload whose header agrees with its length; check all else."""
         raise NotImplementedError
 
 
 class DenseCodec(Codec):
-    """A codec that sends every element, in a payload of always the same length."""
+    """A codec that sends every element, in payloads of one length."""
 
-    #: Lengths of the parts of an element's bits, such as sign, exponent, mantissa; empty: no parts.
+    #: Bits of an element's sign, exponent and mantissa, if it is sent as a number of its own.
     parts_of_element: ClassVar[Sequence[int]] = ()
 
     def _encode(
@@ -199,5 +200,5 @@ class DenseCodec(Codec):
         raise NotImplementedError
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
-        """Write all of the vector; every payload of this length is valid."""
+        """Write all of the vector. Any bytes of this length must decode to something."""
         raise NotImplementedError

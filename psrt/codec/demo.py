@@ -1,9 +1,13 @@
-"""Decoupled momentum: sends the fast components of a momentum that each worker keeps.
+"""Decoupled momentum (DeMo): each worker keeps its own momentum and sends its fast components.
 
-A momentum is split into chunks, and the largest coefficients of each chunk's cosine transform are
-sent. They are subtracted from the momentum, which so keeps what was not sent: it is the error
-feedback, and nothing else is kept. Transforms are linear, so decoded momenta may be averaged over
-workers. The optimizer that belongs to it is ``sign-sgd``.
+The momentum is split into chunks, each chunk is transformed by a DCT, and the largest coefficients
+are sent and subtracted from the momentum. What remains there is what was not sent: the momentum is
+also the residual of error feedback. The transform is linear, so decoded vectors may be averaged
+over workers. The optimizer that goes with it is ``sign-sgd``.
+
+A payload holds, for each group of chunks of one shape, the coefficients of all its chunks as
+float32, then their places within the chunks as uint16, ascending in each chunk. A chunk that is
+sent in whole has its elements instead, without places.
 """
 
 from __future__ import annotations
@@ -28,20 +32,20 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
 class _Chunks(NamedTuple):
-    """Chunks of one shape, side by side in a matrix."""
+    """A grid of chunks of one shape within a matrix."""
 
     matrix: Matrix
-    #: In the matrix: the first row and column, and those behind the last.
+    #: First row of the grid in the matrix, and the one past its last; then likewise columns.
     rows: tuple[int, int]
     columns: tuple[int, int]
     #: Rows and columns of a chunk.
     shape: tuple[int, int]
-    #: Coefficients of a chunk that are sent.
+    #: Coefficients that are sent of each chunk.
     kept: int
 
     @property
     def number(self) -> int:
-        """The number of chunks."""
+        """Number of chunks."""
         (top, bottom), (left, right) = self.rows, self.columns
         return (bottom - top) * (right - left) // self.size
 
@@ -52,16 +56,17 @@ class _Chunks(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of a chunk is sent: then as it is, without a transform or indices."""
+        """Whether a chunk is sent in whole: then its elements, without transform or places."""
         return self.kept == self.size
 
     @property
     def nbytes(self) -> int:
         """Bytes of all chunks on the wire."""
+        # A float32, and a uint16 for its place: a chunk has at most 256² = 2**16 places.
         return self.number * self.kept * (4 if self.is_whole else 6)
 
     def of(self, vector: Vector) -> FloatArray:
-        """Return the view (down, across, rows, columns) of the chunks."""
+        """Return a view of the chunks: (chunks down, chunks across, rows, columns)."""
         (top, bottom), (left, right) = self.rows, self.columns
         rows, columns = self.shape
         part = self.matrix.of(vector)[top:bottom, left:right]
@@ -69,13 +74,13 @@ class _Chunks(NamedTuple):
 
 
 class Demo(DenseCodec):
-    """m ← β·m + g; the largest coefficients of m's chunks are sent, and taken out of m.
+    """m ← β·m + g; the largest DCT coefficients of m's chunks are sent and subtracted from m.
 
-    A matrix is split into chunks of ``chunk`` rows and columns, the last ones smaller; everything
-    else into chunks of ``chunk`` elements. With ``--optimizer demo`` an all-reduce is given g
+    A matrix has chunks of ``chunk`` × ``chunk``, smaller ones at its edges; elements outside of
+    matrices have chunks of ``chunk`` elements. With ``--optimizer demo``, an all-reduce is given g
     times the learning rate of the step, as published. Workers that push do not know the rate and
-    give g itself. Only the sign of a sum is used, so this differs only when the rate changes: by
-    the relative weight of older and newer gradients.
+    give g itself. Only the sign of a sum is used, so the two differ only while the rate changes, in
+    how older gradients are weighted against newer ones.
 
     Source: Peng, Quesnelle & Kingma, "DeMo: Decoupled Momentum Optimization", 2024,
     arXiv:2411.19870.
@@ -93,22 +98,24 @@ class Demo(DenseCodec):
         momentum: float,
         matrices: Sequence[Matrix] = (),
     ) -> None:
-        """Set up, with nothing gathered yet.
+        """Set up, with a momentum of 0.
 
         Args:
             n: elements of a vector.
             chunk: side of a chunk, 1 to 256.
-            kept: coefficients of a chunk that are sent, at least 1; of a smaller chunk, all.
+            kept: coefficients sent of each chunk, at least 1; a chunk with no more is sent in
+                whole.
             momentum: β, in [0, 1).
-            matrices: in the vector, in the order of their starts, disjoint.
+            matrices: of the vector, in order of their starts, disjoint.
 
         Raises:
-            ConfigError: if the matrices are not disjoint and in order.
+            ConfigError: if matrices overlap, are out of order, or exceed the vector.
         """
         rest = [Matrix(span.start, 1, span.size) for span in between(matrices, n)]
         self._chunks = [
             it for matrix in sorted([*matrices, *rest]) for it in _cut(matrix, chunk, kept)
         ]
+        # 65536 is allowed and does not fit: as 0, which is no valid value, it is unambiguous.
         self.parameter = kept % (1 << 16)
         self._momentum = np.float32(momentum)
         #: (n,) float32, the momentum.
@@ -128,6 +135,8 @@ class Demo(DenseCodec):
                     there.view("<f4").reshape(given.shape)[:] = given
                     given[:] = 0
                     continue
+                # What is subtracted is what a receiver decodes, by the same arithmetic: so the
+                # momentum keeps exactly what the receiver lacks, rounding errors included.
                 coefficients = self._forth(given).reshape(chunks.number, -1)
                 indices = _largest(coefficients, chunks.kept)
                 values, places = _split(there, chunks)
@@ -142,10 +151,11 @@ class Demo(DenseCodec):
             None if chunks.is_whole else _split(there, chunks)
             for chunks, there in zip(self._chunks, parts, strict=True)
         ]
-        # Check all chunks before writing any: a caller that rejects a frame keeps its old vector.
+        # All indices are checked before anything is written: a receiver that refuses a frame still
+        # has the vector that it had before.
         for chunks, split in zip(self._chunks, found, strict=True):
             if split is not None and not _ascend(split[1], chunks.size):
-                raise CodecError(f"indices in a chunk that do not ascend below {chunks.size}")
+                raise CodecError(f"damaged indices, expected ascending ones below {chunks.size}")
         with np.errstate(all="ignore"):
             for chunks, there, split in zip(self._chunks, parts, found, strict=True):
                 into = chunks.of(out)
@@ -167,7 +177,7 @@ class Demo(DenseCodec):
                 yield reader.whole(2, f"its place in {name}")
 
     def _forth(self, given: FloatArray) -> FloatArray:
-        """Return the cosine transform of chunks (…, rows, columns)."""
+        """Return the two-dimensional DCT of chunks (…, rows, columns), in the same shape."""
         rows, columns = given.shape[-2:]
         found: FloatArray = np.matmul(np.matmul(self._bases[rows], given), self._bases[columns].T)
         return found
@@ -175,8 +185,9 @@ class Demo(DenseCodec):
     def _back(
         self, chunks: _Chunks, values: FloatArray, indices: npt.NDArray[np.int64]
     ) -> FloatArray:
-        """Return the chunks (down, across, rows, columns) that have a few coefficients."""
+        """Return the inverse transform of sparse coefficients, in the shape of ``_Chunks.of``."""
         rows, columns = chunks.shape
+        # The basis is orthonormal: its inverse is its transpose.
         coefficients = np.zeros((chunks.number, chunks.size), np.float32)
         np.put_along_axis(coefficients, indices, values, axis=1)
         (top, bottom), (left, right) = chunks.rows, chunks.columns
@@ -191,7 +202,7 @@ class Demo(DenseCodec):
 
 
 def cosines(n: int) -> FloatArray:
-    """Return the matrix (n, n) of the orthonormal cosine transform, DCT-II, of n numbers.
+    """Return the (n, n) matrix of the orthonormal DCT-II of n numbers.
 
     >>> np.round(cosines(2) @ np.array([1, 3]), 4)
     array([ 2.8284, -1.4142])
@@ -204,7 +215,7 @@ def cosines(n: int) -> FloatArray:
 
 
 def _cut(matrix: Matrix, chunk: int, kept: int) -> Iterator[_Chunks]:
-    """Split a matrix into chunks, by shape: whole ones, and those at its right and lower edge."""
+    """Split a matrix into grids of chunks: full ones, smaller ones at the right and lower edge."""
     for rows in _sides(matrix.rows, chunk):
         for columns in _sides(matrix.columns, chunk):
             shape = min(chunk, rows[1] - rows[0]), min(chunk, columns[1] - columns[0])
@@ -212,7 +223,7 @@ def _cut(matrix: Matrix, chunk: int, kept: int) -> Iterator[_Chunks]:
 
 
 def _sides(n: int, chunk: int) -> list[tuple[int, int]]:
-    """Return the part of n that whole chunks cover, and the rest.
+    """Return the range of n that full chunks cover, and the range of the rest.
 
     >>> _sides(10, 4), _sides(8, 4), _sides(3, 4)
     ([(0, 8), (8, 10)], [(0, 8)], [(0, 3)])
@@ -222,7 +233,8 @@ def _sides(n: int, chunk: int) -> list[tuple[int, int]]:
 
 
 def _largest(coefficients: FloatArray, k: int) -> npt.NDArray[np.int64]:
-    """Return the places of the k largest magnitudes of each row, ascending; NaN is the largest."""
+    """Return the ascending places of the k largest magnitudes of each row; NaN is the largest."""
+    # As integers, the bits of magnitudes have the order of the magnitudes, with NaN at the end.
     magnitudes = coefficients.view(np.uint32) & _MAGNITUDE
     first = magnitudes.shape[1] - k
     found: npt.NDArray[np.int64] = np.argpartition(magnitudes, first, axis=1)[:, first:]
@@ -231,12 +243,12 @@ def _largest(coefficients: FloatArray, k: int) -> npt.NDArray[np.int64]:
 
 
 def _ascend(places: npt.NDArray[np.uint16], size: int) -> bool:
-    """Return whether the places of each chunk ascend, below its size."""
+    """Return whether the places of each chunk ascend strictly and are below its size."""
     return bool((places[:, -1] < size).all() and (places[:, 1:] > places[:, :-1]).all())
 
 
 def _split(there: Bytes, chunks: _Chunks) -> tuple[FloatArray, npt.NDArray[np.uint16]]:
-    """Return the views (chunks, kept) of values and of indices in their bytes."""
+    """Return views (chunks, kept) of the values and of their places, in the bytes of a grid."""
     at, shape = 4 * chunks.number * chunks.kept, (chunks.number, chunks.kept)
     values: FloatArray = there[:at].view("<f4").reshape(shape)
     places: npt.NDArray[np.uint16] = there[at:].view("<u2").reshape(shape)

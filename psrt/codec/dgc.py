@@ -1,8 +1,8 @@
-"""Deep gradient compression: top-k of a velocity that each worker keeps.
+"""Deep gradient compression (DGC): top-k of a velocity that each worker keeps for itself.
 
-Momentum is applied before the elements are chosen, not after: an element that waits accumulates the
-momentum that it would have had. Sent elements are set to 0 in both velocity and momentum, so that
-old momentum does not push an element that has just been sent.
+Momentum is applied before elements are chosen (momentum correction): an element that is not sent
+accumulates the momentum that it would have had. Elements that are sent are set to 0 in velocity and
+momentum alike (factor masking), so that stale momentum does not move them further.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from psrt.codec.sparse import Chosen, kept, longest_payload, shortest_payload
 from psrt.codec.table import CODECS
 from psrt.core.arrays import Bytes, Vector
 
-#: Densities of the warm-up epochs: a quarter, a quarter of that, and so on.
+#: Density of the first epoch of warm-up, and its ratio from epoch to epoch.
 _FIRST, _RATIO = 0.25, 0.25
 
 
 class Dgc(Chosen):
-    """Momentum correction, factor masking, local clipping, and a density that drops by epoch.
+    """Momentum correction, factor masking, local clipping, and a warm-up of the density.
 
     Source: Lin, Han, Mao, Wang & Dally, "Deep Gradient Compression: Reducing the Communication
     Bandwidth for Distributed Training", ICLR 2018, arXiv:1712.01887.
@@ -40,30 +40,30 @@ class Dgc(Chosen):
         clip_norm: float | None,
         warmup_epochs: int,
     ) -> None:
-        """Set up, with nothing gathered yet.
+        """Set up, with momentum and velocity of 0.
 
         Args:
             n: elements of a vector.
-            density: the share of them that is sent after the warm-up, in (0, 1].
+            density: fraction of the elements that is sent after the warm-up, in (0, 1].
             momentum: in [0, 1).
-            clip_norm: largest l2 norm of a vector before it is added; None for any.
-            warmup_epochs: epochs that send more.
+            clip_norm: largest L2 norm of a vector before it is added to the momentum; None for any.
+            warmup_epochs: number of first epochs that send more.
         """
         self._density, self._momentum = density, np.float32(momentum)
         self._clip_norm, self._warmup = clip_norm, warmup_epochs
         super().__init__(n, kept(n, max(density, _FIRST if warmup_epochs else density)))
-        #: (n,) each: the momentum, and the velocity that has not been sent.
+        #: (n,) float32 each: the momentum, and its sum since an element was last sent.
         self.momentum: Vector = np.zeros(n, np.float32)
         self.velocity: Vector = np.zeros(n, np.float32)
         self.residual = self.velocity
         self._epoch = 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """Use the density of this epoch, see ``density``."""
+        """Use the density of that epoch from now on, see ``density``."""
         self._epoch = epoch
 
     def rescale(self, factor: float) -> None:
-        """Multiply momentum and velocity."""
+        """Multiply momentum and velocity by ``factor``."""
         super().rescale(factor)
         np.multiply(self.momentum, np.float32(factor), out=self.momentum)
 
@@ -78,7 +78,7 @@ class Dgc(Chosen):
         return HEADER_BYTES + shortest_payload(self.n, kept(self.n, self.density(self._epoch)))
 
     def density(self, epoch: int) -> float:
-        """Return the share of the elements that is sent in an epoch.
+        """Return the fraction of the elements that is sent in an epoch.
 
         >>> codec = Dgc(1000, density=0.001, momentum=0.9, clip_norm=None, warmup_epochs=4)
         >>> [codec.density(epoch) for epoch in range(5)]
@@ -107,7 +107,7 @@ class Dgc(Chosen):
         if self._clip_norm is None:
             return np.float32(1)
         squares = float(np.dot(vector, vector))
-        if not math.isfinite(squares):  # too large for a float32, perhaps; a float64 holds it
+        if not math.isfinite(squares):  # may be an overflow of float32, which float64 avoids
             squares = float(np.einsum("i,i", vector, vector, dtype=np.float64))
         norm = math.sqrt(squares)
         return np.float32(min(1.0, self._clip_norm / norm) if norm else 1.0)

@@ -1,4 +1,4 @@
-"""Error feedback: what a codec loses of one vector is added to the next."""
+"""Error feedback: the error of encoding one vector is added to the next vector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psrt.core.arrays import Bytes, Vector
 
 
 class ErrorFeedback:
-    """A sender's side of a codec: p = v + e is sent as C(p), and e becomes p − C(p).
+    """The sending side of a codec: p = v + e is sent as C(p), and e becomes p − C(p).
 
     Source: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al.,
     ICML 2019, arXiv:1901.09847, for its convergence with any δ-compressor.
@@ -29,9 +29,9 @@ class ErrorFeedback:
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
         self.n, self.most = codec.n, codec.most
-        #: (n,) float32, what has been lost so far.
+        #: (n,) float32, e: what frames have left out so far.
         self.residual: Vector = np.zeros(codec.n, np.float32)
-        #: (n,) float32, what the last frame decodes to.
+        #: (n,) float32, C(p) of the last frame.
         self.decoded: Vector = np.zeros(codec.n, np.float32)
 
     @property
@@ -45,11 +45,11 @@ class ErrorFeedback:
         return self.codec.longest
 
     def begin_epoch(self, epoch: int) -> None:
-        """Say that an epoch of training begins, counted from 0."""
+        """Note that an epoch of training begins, counted from 0."""
         self.codec.begin_epoch(epoch)
 
     def rescale(self, factor: float) -> None:
-        """Multiply what is kept back, after the vectors that it belongs to were scaled."""
+        """Multiply the residual, since vectors from now on are scaled by ``factor``."""
         np.multiply(self.residual, np.float32(factor), out=self.residual)
 
     def decode(self, frame: Bytes, out: Vector) -> None:
@@ -57,8 +57,10 @@ class ErrorFeedback:
         self.codec.decode(frame, out)
 
     def encode(self, vector: Vector, rng: np.random.Generator) -> Bytes:
-        """Return the frame of a vector plus earlier losses, valid until the next call."""
+        """Return the frame of a vector plus the residual: a view, valid until the next call."""
         residual, decoded = self.residual, self.decoded
+        # In place: residual is first p, then p − C(p). C(p) comes from decoding the very frame that
+        # is sent, so the residual is exact whatever the codec did, rounding included.
         np.add(vector, residual, out=residual)
         frame = self.codec.encode(residual, rng)
         self.codec.decode(frame, decoded)
@@ -67,7 +69,7 @@ class ErrorFeedback:
 
 
 def codec_of(sender: Encoder) -> Codec:
-    """Return the codec of a sender's side, without its error feedback if it has any."""
+    """Return the codec of a sending side, inside its error feedback if there is one."""
     codec = sender.codec if isinstance(sender, ErrorFeedback) else sender
     assert isinstance(codec, Codec), "there are no other senders"
     return codec

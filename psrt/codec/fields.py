@@ -1,4 +1,4 @@
-"""The fields of a frame, in order, for people: their places, bits and meanings."""
+"""The fields of a frame in order, for display: the position of each, its bits, and its meaning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from psrt.core.arrays import Bytes
 
-#: Lengths of the parts of a float32's bits: its sign, exponent and mantissa.
+#: Bits of a float32's sign, exponent and mantissa.
 FLOAT32 = (1, 8, 23)
 _HEADER = (
     *(("number of the codec", 1), ("form", 1), ("parameter", 2), ("elements", 4)),
@@ -17,32 +17,34 @@ _HEADER = (
 
 
 class Field(NamedTuple):
-    """A part of a frame."""
+    """One field of a frame."""
 
-    #: Its first bit in the frame, counting from the lowest bit of each byte, and the bits it has.
+    #: Its first bit in the frame, counted from the lowest bit of each byte, and its length in bits.
     at: int
     size: int
-    #: Its bits, the highest one first, in groups.
+    #: Its bits, the highest first, in groups separated by spaces.
     bits: str
     meaning: str
 
 
 class FieldReader:
-    """Reads the fields of a frame, one after another."""
+    """Reads fields of a frame, one after another."""
 
     def __init__(self, frame: Bytes) -> None:
         self.data = frame.tobytes()
+        # The frame as one integer: as packed numbers begin in the lowest bits, any field is a shift
+        # and a mask, also one that spans bytes.
         self._whole = int.from_bytes(self.data, "little")
         #: Bits that have been read.
         self.at = 0
 
     def header(self) -> Iterator[Field]:
-        """Yield the fields of the header, which the payload follows."""
+        """Yield the fields of the header, after which the payload begins."""
         for name, nbytes in _HEADER:
             yield self.whole(nbytes, name)
 
     def take(self, groups: Sequence[int], meaning: str) -> Field:
-        """Return the next bits, in groups of the given lengths, highest bits first."""
+        """Read a field whose bits are shown in groups of these lengths, from the highest on."""
         size = sum(groups)
         text = format(self._whole >> self.at & ((1 << size) - 1), f"0{size}b")
         parts, start = [], 0
@@ -53,26 +55,26 @@ class FieldReader:
         return Field(self.at - size, size, " ".join(filter(None, parts)), meaning)
 
     def peek(self, size: int) -> int:
-        """Return the next bits as a whole number."""
+        """Return the next bits as an integer, without reading them."""
         return self._whole >> self.at & ((1 << size) - 1)
 
     def whole(self, nbytes: int, name: str) -> Field:
-        """Return a whole number of some bytes."""
+        """Read an integer of ``nbytes`` bytes."""
         return self.take([8] * nbytes, f"{name}: {self.peek(8 * nbytes)}")
 
     def float32(self, name: str) -> Field:
-        """Return a float32; ``name`` says of what."""
+        """Read a float32; its value follows ``name`` in the meaning."""
         [found] = struct.unpack("<f", struct.pack("<I", self.peek(32)))
         return self.take(FLOAT32, f"{name} {float(found):g}")
 
     def rest(self) -> Iterator[Field]:
-        """Yield the padding of the last byte."""
+        """Yield the padding of the last byte, if any."""
         if self.at % 8:
-            yield self.take([8 - self.at % 8], "nothing")
+            yield self.take([8 - self.at % 8], "padding")
 
 
 def elements(group: int, size: int, n: int) -> str:
-    """Return which of n elements a group of ``size`` has.
+    """Return the indices of a group of ``size`` out of n elements, for display.
 
     >>> elements(1, 4, 10), elements(2, 4, 9)
     ('[4..7]', '[8]')

@@ -1,4 +1,4 @@
-"""The format of a compressed vector on the wire: a header of 20 bytes, then the payload.
+"""What a compressed vector looks like on the wire: a header of 20 bytes, then the payload.
 
 =======  ======  ==========================================================
 offset   type    meaning
@@ -11,8 +11,9 @@ offset   type    meaning
 12       uint64  bytes of the payload
 =======  ======  ==========================================================
 
-All numbers are little-endian. Nothing in a frame is trusted before it has been checked, and no
-memory is allocated by its numbers.
+All numbers are little-endian. A receiver knows codec, parameter and number of elements beforehand
+and checks the header against them, so a damaged frame is refused; it never decides how much memory
+is allocated, and no payload is decoded whose length does not match its header.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from typing import NamedTuple
 from psrt.core.arrays import Bytes
 from psrt.core.errors import CodecError
 
+# "<" sets little-endian order and no padding: 1 + 1 + 2 + 4 + 4 + 8 bytes. The header is not a
+# multiple of 8 bytes long, but one of 4: float32 values behind it are aligned if the frame is.
 _LAYOUT = struct.Struct("<BBHIIQ")
 HEADER_BYTES = _LAYOUT.size
-#: The most elements of a vector.
+#: Largest number of elements of a vector: what the header's uint32 holds.
 MOST = 2**32 - 1
 
 
 class Header(NamedTuple):
-    """The fields before a payload."""
+    """The fields in front of a payload, in the order of the wire."""
 
     code: int
     form: int
@@ -43,23 +46,25 @@ class Header(NamedTuple):
 
 
 def write_header(frame: Bytes, header: Header) -> None:
-    """Write the first bytes of a frame."""
+    """Write the header, the first ``HEADER_BYTES`` bytes of a frame."""
     _LAYOUT.pack_into(frame.data, 0, *header)
 
 
 def read_header(frame: Bytes) -> Header:
-    """Return the header of a frame.
+    """Return the header of a whole frame, after checking it against the frame's length.
 
     Raises:
-        CodecError: if the frame has another length than it says, or says that more elements were
-            sent than exist.
+        CodecError: if the frame is shorter or longer than its header says, or the header says
+            that more elements were sent than the vector has.
     """
     if frame.size < HEADER_BYTES:
         raise CodecError(f"a frame of {frame.size} bytes, expected at least {HEADER_BYTES}")
     header = Header(*_LAYOUT.unpack_from(frame.data))
+    # Both ends of a slice of the payload derive from nbytes and sent; once these two checks hold,
+    # a codec only has to compare them with the lengths that it expects.
     if header.nbytes != frame.size - HEADER_BYTES:
         raise CodecError(
-            f"a frame with {frame.size - HEADER_BYTES} bytes of payload, which says {header.nbytes}"
+            f"a frame with {frame.size - HEADER_BYTES} bytes of payload, expected {header.nbytes}"
         )
     if header.sent > header.n:
         raise CodecError(f"a frame with {header.sent} of {header.n} elements")
@@ -67,11 +72,12 @@ def read_header(frame: Bytes) -> Header:
 
 
 def read_length(first: Bytes) -> int:
-    """Return the bytes of the frame that begins with ``first``, which may be all of it.
+    """Return the length in bytes of the frame that begins with ``first``.
 
     Raises:
-        CodecError: if the header has not arrived yet.
+        CodecError: if ``first`` is shorter than a header.
     """
     if first.size < HEADER_BYTES:
         raise CodecError(f"the first {first.size} bytes of a frame, expected {HEADER_BYTES}")
+    # Not checked against the bytes there are: the rest may not have arrived yet.
     return HEADER_BYTES + Header(*_LAYOUT.unpack_from(first.data)).nbytes

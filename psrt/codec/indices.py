@@ -1,19 +1,19 @@
-"""The indices of sent elements: ascending, in the shortest of three forms, or none.
+"""Indices of the elements that are sent: ascending, in the shortest of three forms, or no indices.
 
 =====  =========================================================================
-form   bytes of k of n indices
+form   bytes of k indices below n
 =====  =========================================================================
-0      4·k: each as it is
-1      one to five per index: its distance from the one before, minus one, seven
-       bits per byte, the lowest first; the highest bit says that more follow
-2      ⌈n/8⌉: a bit for each element, the first one in the lowest bit
-3      0: all n values follow, including zeros; used where that is shorter than
-       k values and indices, which with a bitmap is from 31/32 of n on
+0      4·k: each index as a uint32
+1      one to five per index: its distance from the previous one, minus one, as a
+       variable-length integer: seven bits per byte, the lowest bits first; the
+       highest bit of a byte says that another byte follows
+2      ⌈n/8⌉: a bitmap, one bit per element, the first element in the lowest bit
+3      0: dense, all n values are sent, zeros included; used where that is shorter
+       than k values and their indices, which with a bitmap is above 31/32 of n
 =====  =========================================================================
 
-The switch to a dense vector is that of Renggli et al., "SparCML: High-Performance Sparse
-Communication for Machine Learning", SC 2019, arXiv:1802.08021. With indices of 32 bits they switch
-at half of n.
+The switch to a dense vector follows Renggli et al., "SparCML: High-Performance Sparse Communication
+for Machine Learning", SC 2019, arXiv:1802.08021, where it is at n/2 as indices have 32 bits.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from psrt.codec.fields import Field, FieldReader, elements
 from psrt.core.arrays import Bytes
 from psrt.core.errors import CodecError
 
-#: Ascending positions in a vector.
+#: (k,) positions in a vector, ascending.
 Indices = npt.NDArray[np.int64]
 AS_THEY_ARE, GAPS, BITMAP, DENSE = range(4)
-#: The smallest gaps of two, three, four and five bytes.
+#: The smallest gaps that take two, three, four and five bytes: 7 bits of payload per byte.
 _LIMITS = [1 << 7, 1 << 14, 1 << 21, 1 << 28]
 
 
 def gap_bytes(gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the bytes of each gap."""
+    """Return how many bytes each gap takes, 1 to 5."""
+    # Most vectors have no gap above 2**14, so passes for longer ones are skipped.
     found, longest = np.ones(gaps.size, np.int64), int(gaps.max(initial=0))
     for limit in _LIMITS:
         if longest >= limit:
@@ -44,26 +45,30 @@ def gap_bytes(gaps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
-    """Write indices in their shortest form; return the form and its bytes; ``DENSE`` needs none.
+    """Write indices in their shortest form; return the form and its bytes, 0 for ``DENSE``.
 
     Args:
         indices: (k,) ascending, below n.
         n: elements of the vector.
-        out: long enough: 4·k bytes.
+        out: at least 4·k bytes, so that every form that may be chosen fits.
 
     >>> out = np.empty(16, np.uint8)
     >>> pack_indices(np.array([3, 4, 1000, 1001]), 10**6, out), out[:5].tolist()
     ((1, 5), [3, 0, 227, 7, 0])
     """
-    # From k = n/8 on a bitmap is the shortest form. Below, even at a byte per index, DENSE is not.
+    # k values and their indices take at least 4k + min(k, ⌈n/8⌉) bytes, a byte per gap or a bitmap.
+    # Only a k close to n makes that more than 4n, and there the bitmap is the shortest form: so the
+    # lower bound is the exact length, and the test needs no gaps.
     if 4 * indices.size + min(indices.size, -(-n // 8)) > 4 * n:
         return DENSE, 0
+    # Ascending indices differ by at least 1, so a gap is the difference minus 1. The first gap
+    # counts from element -1, which makes it the first index itself.
     gaps = indices - 1
     gaps[1:] -= indices[:-1]
     gaps[:1] += 1
     lengths = gap_bytes(gaps)
     sizes = [4 * indices.size, int(lengths.sum()), -(-n // 8)]
-    form = sizes.index(min(sizes))
+    form = sizes.index(min(sizes))  # of equal lengths the first form
     into = out[: sizes[form]]
     if form == AS_THEY_ARE:
         into.view("<u4")[:] = indices
@@ -72,6 +77,8 @@ def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
         chosen[indices] = True
         into[:] = np.packbits(chosen, bitorder="little")
     else:
+        # Pass j writes byte j of all gaps that have one; places are where each gap's next byte
+        # belongs. There are at most five passes, however many gaps there are.
         places = np.cumsum(lengths) - lengths
         while gaps.size:
             more = gaps > 0x7F
@@ -82,27 +89,31 @@ def pack_indices(indices: Indices, n: int, out: Bytes) -> tuple[int, int]:
 
 
 def unpack_indices(form: int, packed: Bytes, k: int, n: int) -> Indices:
-    """Return k indices.
+    """Return the k indices that ``pack_indices`` wrote, after checking all of them.
 
     Raises:
-        CodecError: if they are not ascending indices below n in that form.
+        CodecError: if the bytes are not k ascending indices below n in that form.
     """
     if form == AS_THEY_ARE:
-        _need(packed.size == 4 * k, "4 bytes an index")
+        _need(packed.size == 4 * k, "4 bytes per index")
         found = packed.view("<u4").astype(np.int64)
         _need(k == 0 or bool((np.diff(found) > 0).all()), "ascending indices")
     elif form == GAPS:
         found = _of_gaps(packed, k)
     elif form == BITMAP:
-        _need(packed.size == -(-n // 8), "a bit for each element")
+        _need(packed.size == -(-n // 8), "a bit per element")
         found = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
     else:
         raise CodecError(f"indices in form {form}, expected 0 to 2")
+    # Every form yields ascending indices here, so the last one is the largest. Callers index
+    # with them and rely on this check: it is what catches damaged bytes of valid length.
     _need(found.size == k and (k == 0 or int(found[-1]) < n), f"{k} indices below {n}")
     return found
 
 
 def _of_gaps(packed: Bytes, k: int) -> Indices:
+    # A gap ends at a byte whose highest bit is 0. There must be k of these, and none after the
+    # last: then the bytes divide into exactly k gaps.
     ends = np.flatnonzero(packed < 0x80)
     _need(ends.size == k and (k == 0 or int(ends[-1]) == packed.size - 1), f"{k} gaps")
     _need(k > 0 or packed.size == 0, "no gaps")
@@ -111,30 +122,32 @@ def _of_gaps(packed: Bytes, k: int) -> Indices:
     lengths = ends.copy()
     lengths[1:] -= ends[:-1]
     lengths[0] += 1
-    _need(int(lengths.max()) <= 5, "at most 5 bytes a gap")
+    # Five bytes carry 35 bits, enough for any gap of a uint32. A longer run of bytes is damage,
+    # and shifting it together could overflow an int64 into an index that seems valid.
+    _need(int(lengths.max()) <= 5, "at most 5 bytes per gap")
     gaps = np.take(packed, ends, mode="clip").astype(np.int64)
-    # The last byte is the highest: earlier bytes are shifted in below it, one by one.
+    # The last byte holds the highest bits: the bytes before it are appended below, last to first.
     more, at = np.flatnonzero(lengths > 1), 1
     while more.size:
         gaps[more] = gaps[more] << 7 | packed[ends[more] - at] & 0x7F
         at += 1
         more = more[lengths[more] > at]
-    gaps[1:] += 1
+    gaps[1:] += 1  # all but the first: see ``pack_indices``
     return np.cumsum(gaps, out=gaps)
 
 
 def _need(holds: bool, expected: str) -> None:
     if not holds:
-        raise CodecError(f"indices that are damaged, expected {expected}")
+        raise CodecError(f"damaged indices, expected {expected}")
 
 
 def index_fields(reader: FieldReader, form: int, indices: Sequence[int], n: int) -> Iterator[Field]:
-    """Yield the parts of packed indices, for people.
+    """Yield the fields of packed indices, for display.
 
     Args:
-        reader: of a frame, up to them.
+        reader: of a frame, positioned at the indices.
         form: of the indices.
-        indices: the indices.
+        indices: the unpacked ones.
         n: elements of the vector.
     """
     if form == AS_THEY_ARE:

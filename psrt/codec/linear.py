@@ -1,9 +1,8 @@
-"""The interface of linear codecs beside frames: their parts of vectors are summed directly.
+"""Linear codecs: compressed parts of vectors can be summed in place of the vectors.
 
-Such a codec makes one or more *parts* of a vector, which are shorter. Any all-reduce sums each part
-over all workers, and the sum is divided by the total of the weights. Then the codec expands the
-means, which all workers know. As it is linear, the result is the mean of what the parts of each
-worker would expand to.
+Such a codec makes *parts* of a vector, shorter vectors, one after another. Each part is summed over
+all workers by any all-reduce and divided by the total of the weights; the codec expands the means.
+As the codec is linear, the result equals the mean of what every worker's own parts would expand to.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from psrt.core.arrays import AnyVector, Vector
 
 @runtime_checkable
 class Linear(Protocol):
-    """A codec whose parts can be summed instead of vectors.
+    """A codec whose parts can be summed.
 
     A round is ``begin``, then ``project`` and ``agree`` for each part in order, then ``expand``.
     """
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Elements of each part; a part may have none."""
+        """Number of elements of each part, possibly 0."""
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """Type of their elements, by which they are sent and added."""
+        """Type in which their elements are sent and added."""
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Make the random draws of a round, the same on all workers.
+        """Begin a round; draw what is random about it, alike on all workers.
 
         Args:
             rng: in the same state on all workers.
@@ -44,22 +43,22 @@ class Linear(Protocol):
 
         Args:
             part: its number.
-            vector: (n,) what this worker contributes; the same for all parts of a round.
+            vector: (n,) this worker's contribution, the same for all parts of a round.
             out: (``parts[part]``,) of ``dtype``.
         """
 
     def agree(self, part: int, mean: Vector) -> None:
-        """Take the mean of a part over all workers, on which the next part may depend.
+        """Take the mean of a part over all workers; the next part may depend on it.
 
         Args:
             part: its number.
-            mean: the same on all workers; only read.
+            mean: (``parts[part]``,) float32, the same on all workers; only read.
         """
 
     def expand(self, parts: Sequence[Vector], out: Vector) -> None:
-        """Write the vector that parts stand for.
+        """Write the vector that the parts represent.
 
         Args:
-            parts: float32, the means of this round; or a worker's own, to find its residual.
+            parts: float32, the means of this round; or a worker's own, to compute its residual.
             out: (n,).
         """

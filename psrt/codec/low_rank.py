@@ -1,8 +1,10 @@
-"""Matrices of low rank: each matrix of a model as the product of two thin ones.
+"""Low-rank compression (PowerSGD): each matrix of a model as the product of two thin ones.
 
-One step of subspace iteration, which starts from the end of the last step: P = M·Q, made
-orthonormal; Q = Mᵀ·P; and M is decoded as P·Qᵀ. Both P and Q are linear in M, so either may be
+One step of subspace iteration, starting from the Q of the last step: P = M·Q, orthonormalized; then
+Q = Mᵀ·P; M is decoded as P·Qᵀ. For a fixed other factor, P and Q are linear in M: so each may be
 summed over workers instead of M.
+
+A payload holds P and then Q of each thin matrix by rows, then all other elements, as float32.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ from psrt.codec.matrices import Matrix, between
 from psrt.codec.table import CODECS
 from psrt.core.arrays import AnyVector, Bytes, FloatArray, Vector
 
-#: Added to a column's squared length: a column that depends on earlier ones becomes 0, not NaN.
+#: Added to a column's squared norm: a column that depends on earlier ones becomes 0, not NaN.
 _TINY = 1e-30
-#: The first Q is drawn with this seed, the same everywhere.
+#: The first Q is drawn with this seed: all workers must begin with the same one.
 _SEED = 0
 
 
 class LowRank(DenseCodec):
-    """P and Q of each matrix that they make shorter; everything else as it is.
+    """P and Q of each matrix that is larger than both; everything else uncompressed.
 
-    A frame has r·(a + b) numbers for an (a, b) matrix, and one for every other element. It has
-    a state, Q, which each encoder keeps by itself: a decoder needs none.
+    At rank r, an (a, b) matrix takes r·(a + b) numbers. Q is the state of an encoder; a decoder has
+    none, since a frame has both factors.
 
     Source: Vogels, Karimireddy & Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
     Distributed Optimization", NeurIPS 2019, arXiv:1905.13727.
@@ -39,22 +41,23 @@ class LowRank(DenseCodec):
     saved = of_span = ("q",)
 
     def __init__(self, n: int, *, matrices: Sequence[Matrix] = (), rank: int) -> None:
-        """Set up, with the same first Q everywhere.
+        """Set up, with the same first Q on every rank.
 
         Args:
             n: elements of a vector.
-            matrices: in it, in the order of their starts, disjoint.
-            rank: columns of P and Q, at least 1; limited by the size of a smaller matrix.
+            matrices: of the vector, in order of their starts, disjoint.
+            rank: columns of P and Q, at least 1. Matrices that this would not shrink stay as they
+                are.
 
         Raises:
-            ConfigError: if the matrices are not disjoint and in order.
+            ConfigError: if matrices overlap, are out of order, or exceed the vector.
         """
         self._thin = [it for it in matrices if rank * (it.rows + it.columns) < it.rows * it.columns]
-        between(matrices, n)  # also those that are sent as they are must lie in order
+        between(matrices, n)  # checks all matrices, also those that stay uncompressed
         self._rest = between(self._thin, n)
         self.parameter = rank
         rng = np.random.default_rng(_SEED)
-        #: Of each thin matrix, (b, r): the start of the next step.
+        #: For each thin matrix, (b, r): the Q from which the next step starts.
         self.q = [rng.standard_normal((it.columns, rank), dtype=np.float32) for it in self._thin]
         self._p = [np.empty((it.rows, rank), np.float32) for it in self._thin]
         numbers = sum(rank * (it.rows + it.columns) for it in self._thin)
@@ -69,7 +72,7 @@ class LowRank(DenseCodec):
                 given = matrix.of(vector)
                 np.dot(given, q, out=p)
                 orthonormalize(p)
-                np.dot(given.T, p, out=q)
+                np.dot(given.T, p, out=q)  # with the orthonormal P, so P·Qᵀ projects M onto it
                 for factor in (p, q):
                     values[at : at + factor.size] = factor.ravel()
                     at += factor.size
@@ -100,10 +103,10 @@ class LowRank(DenseCodec):
                 yield reader.float32(f"[{i}]")
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Do nothing: the first Q is the same everywhere, and so are all that followed."""
+        """Do nothing: all workers began with one Q, and every later Q is a mean that all share."""
 
     def project(self, part: int, vector: Vector, out: AnyVector) -> None:
-        """Write M·Q of each matrix M and every other element; in the second part, Mᵀ·P."""
+        """Write part 0, M·Q of each matrix M and all other elements, or part 1, Mᵀ·P."""
         at = 0
         with np.errstate(all="ignore"):
             for matrix, p, q in zip(self._thin, self._p, self.q, strict=True):
@@ -116,7 +119,7 @@ class LowRank(DenseCodec):
             at += span.size
 
     def agree(self, part: int, mean: Vector) -> None:
-        """Make P orthonormal, the same on all workers; begin the next round with this Q."""
+        """Orthonormalize the mean P; make the mean Q the start of the next round."""
         at = 0
         for factor in self._p if part == 0 else self.q:
             factor.ravel()[:] = mean[at : at + factor.size]
@@ -128,7 +131,7 @@ class LowRank(DenseCodec):
                     _prepare(factor)
 
     def expand(self, parts: Sequence[Vector], out: Vector) -> None:
-        """Write P·Qᵀ, and every other element."""
+        """Write P·Qᵀ of each matrix, and all other elements."""
         at, left = 0, sum(p.size for p in self._p)
         with np.errstate(all="ignore"):
             for matrix, p, q in zip(self._thin, self._p, self.q, strict=True):
@@ -141,11 +144,11 @@ class LowRank(DenseCodec):
 
 
 def _prepare(q: FloatArray) -> None:
-    """Make the next step's Q of this one, in place: the same directions, magnitudes around 1.
+    """Scale the columns of Q to a magnitude of about 1, in place, as the start of the next step.
 
-    Otherwise P would grow like the square of a matrix, and leave the range of numbers long before
-    the matrix does. Scaling by powers of two rounds nothing. A column of zeros, as from a matrix
-    of zeros, would never get a direction: it is drawn again. If Q is not finite, all columns are.
+    Q has the magnitude of M, so M·Q would have that of M² and overflow long before M does. Scaling
+    by powers of two is exact. A column of zeros, as from a matrix of zeros, would stay zero
+    forever: it is drawn again. If Q is not finite, all columns are.
     """
     largest = np.abs(q).max(axis=0)
     lost = largest == 0 if np.isfinite(largest).all() else np.ones(largest.shape, np.bool_)
@@ -155,18 +158,19 @@ def _prepare(q: FloatArray) -> None:
 
 
 def orthonormalize(p: FloatArray) -> None:
-    """Make the columns of a matrix orthonormal, in place, by Gram and Schmidt.
+    """Orthonormalize the columns of a matrix, in place, by Gram-Schmidt with reorthogonalization.
 
-    A column that depends on earlier ones becomes small, and gets no other direction: the earlier
-    columns already span it.
+    A column that depends on earlier ones becomes small instead of getting an arbitrary direction:
+    the matrix has no more directions for it.
     """
-    # Scaled by powers of two, so that no square is out of range.
+    # Scaled by powers of two, which is exact, so that squares neither overflow nor underflow.
     np.ldexp(p, -np.frexp(np.abs(p).max(axis=0))[1], out=p)
     for i in range(p.shape[1]):
         column = p[:, i]
         if i:
             before = p[:, :i]
-            # Twice is enough (Parlett), also where little is left after the first time.
+            # Twice is enough (Kahan and Parlett): one pass leaves rounding errors along ``before``
+            # that matter if the column nearly depends on it.
             for _ in range(2):
                 column -= before @ (before.T @ column)
         column /= np.float32(np.sqrt(np.float64(column @ column) + _TINY))

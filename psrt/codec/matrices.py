@@ -1,4 +1,4 @@
-"""The places of a model's matrices in its flat vector, and in a span of it."""
+"""Where the matrices of a model lie in its flat vector, and in a span of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psrt.core.partition import Part, Span
 
 
 class Matrix(NamedTuple):
-    """A matrix in a flat vector: its first element, and its shape."""
+    """A matrix within a flat vector: its first element, and its shape."""
 
     start: int
     rows: int
@@ -19,17 +19,17 @@ class Matrix(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The element behind its last one."""
+        """The element after its last one."""
         return self.start + self.rows * self.columns
 
     def of(self, vector: Vector) -> FloatArray:
-        """Return the view."""
+        """Return a view (rows, columns) of it."""
         found: FloatArray = vector[self.start : self.stop]
         return found.reshape(self.rows, self.columns)
 
 
 def matrices_within(matrices: Iterable[Matrix], span: Span) -> tuple[Matrix, ...]:
-    """Return the matrices of a span, with their starts in it; of a matrix in part, its whole rows.
+    """Return the matrices within a span, relative to its start; of a partial one, its whole rows.
 
     >>> matrices_within([Matrix(0, 4, 10), Matrix(50, 2, 3)], Span(15, 53))
     (Matrix(start=5, rows=2, columns=10), Matrix(start=35, rows=1, columns=3))
@@ -46,12 +46,12 @@ def matrices_within(matrices: Iterable[Matrix], span: Span) -> tuple[Matrix, ...
 def matrices_side_by_side(
     matrices: Iterable[Matrix], spans: Iterable[Span], first: int = 0
 ) -> tuple[Matrix, ...]:
-    """Return the matrices of a vector that consists of spans of another vector.
+    """Return the matrices of a vector that is a concatenation of spans of another vector.
 
     Args:
         matrices: of the other vector.
-        spans: of the other vector, joined in this order.
-        first: where the first span begins.
+        spans: of the other vector.
+        first: where the first span begins in this vector.
 
     >>> matrices_side_by_side([Matrix(0, 2, 5), Matrix(30, 2, 3)], [Span(20, 40), Span(0, 12)])
     (Matrix(start=10, rows=2, columns=3), Matrix(start=20, rows=2, columns=5))
@@ -64,7 +64,7 @@ def matrices_side_by_side(
 
 
 def matrices_of_part(matrices: Iterable[Matrix], part: Part) -> tuple[Matrix, ...]:
-    """Return the matrices of a vector that is a part of another: of each, what lies in the part.
+    """Return the matrices, whole or partial, of a vector that is a part of another vector.
 
     >>> from psrt.core.partition import Rectangle
     >>> part = Part([Rectangle(20, 1, 6, 6), Rectangle(2, rows=3, columns=2, pitch=4)])
@@ -82,14 +82,14 @@ def matrices_of_part(matrices: Iterable[Matrix], part: Part) -> tuple[Matrix, ..
 
 
 def between(matrices: Sequence[Matrix], n: int) -> list[Span]:
-    """Return the spans before, between and behind matrices.
+    """Return the spans before, between and after matrices.
 
     Args:
         matrices: in the order of their starts, disjoint.
         n: elements of the vector.
 
     Raises:
-        ConfigError: if the matrices are not disjoint and in order.
+        ConfigError: if matrices overlap, are out of order, or exceed the vector.
     """
     found, at = [], 0
     for it in matrices:

@@ -1,4 +1,4 @@
-"""Small whole numbers in as few bits as they need."""
+"""Small whole numbers packed into bits: 1 to 8 bits each, or five trits to a byte."""
 
 from __future__ import annotations
 
@@ -9,28 +9,32 @@ import numpy.typing as npt
 
 from psrt.core.arrays import Bytes, Vector
 
-#: Numbers that are packed together, into as many bytes as a number has bits.
+#: Numbers that are packed together: eight numbers of b bits fill exactly b bytes, so no number
+#: of a group shares a byte with another group.
 _GROUP = 8
-#: A one in the lowest bit of each byte, of each pair of bytes, and so on.
+#: A 1 in the lowest bit of every byte, of every 2 bytes, of every 4 and of every 8: times a mask,
+#: it repeats that mask in all slots of that width.
 _REPEATED = 0x0101010101010101, 0x0001000100010001, 0x0000000100000001, 1
-#: By bits of a number, the widest items that packed groups consist of.
+#: Bits of a number → an item type by which packed groups can be copied faster than by bytes. Two
+#: bits make a group of one uint16, four bits one of one uint32; other widths are copied as bytes.
 _ITEMS = {2: "<u2", 4: "<u4"}
-#: Trits in a byte: 3⁵ = 243.
+#: Trits in a byte: 3⁵ = 243 fit into 256; a sixth would not.
 TRITS = 5
 _POWERS = np.array([1, 3, 9, 27, 81], np.float32)
-#: Bytes of trits that are packed together: their digits stay in the cache.
+#: Packed bytes produced at a time: their 5 · 4096 float32 digits (80 KiB) stay in the cache.
 _TRIT_BLOCK = 1 << 12
-#: By byte, its five trits as numbers from -1 to 1; those above 242 are never sent.
+#: Byte → its five trits as numbers from -1 to 1. Bytes above 242 are never sent; they decode to
+#: some trits as well, so that a damaged byte cannot index outside the table.
 BALANCED = (np.arange(256)[:, np.newaxis] // [1, 3, 9, 27, 81] % 3 - 1).astype(np.float32)
 
 
 def bits_bytes(n: int, bits: int) -> int:
-    """Return the bytes of n numbers of that many bits."""
+    """Return how many bytes n numbers of ``bits`` bits take, rounded up."""
     return -(-n * bits // 8)
 
 
 def pack_bits(numbers: Bytes, bits: int, out: Bytes) -> None:
-    """Pack numbers below ``2**bits``, the first one in the lowest bits.
+    """Pack numbers below ``2**bits``, the first one into the lowest bits.
 
     >>> out = np.empty(2, np.uint8)
     >>> pack_bits(np.array([1, 2, 3], np.uint8), 4, out)
@@ -39,7 +43,7 @@ def pack_bits(numbers: Bytes, bits: int, out: Bytes) -> None:
 
     Args:
         numbers: (n,).
-        bits: of a number, 1 to 8.
+        bits: per number, 1 to 8.
         out: (``bits_bytes(n, bits)``,) bytes.
     """
     if bits == 8:
@@ -48,6 +52,7 @@ def pack_bits(numbers: Bytes, bits: int, out: Bytes) -> None:
     whole = numbers.size // _GROUP * _GROUP
     _pack_groups(numbers[:whole], bits, out[: whole * bits // 8])
     if whole < numbers.size:
+        # The last group is padded with zeros; only the bytes that hold its numbers are copied.
         last, rest = np.zeros(_GROUP, np.uint8), np.empty(bits, np.uint8)
         last[: numbers.size - whole] = numbers[whole:]
         _pack_groups(last, bits, rest)
@@ -56,7 +61,13 @@ def pack_bits(numbers: Bytes, bits: int, out: Bytes) -> None:
 
 
 def _pack_groups(numbers: Bytes, bits: int, out: Bytes) -> None:
-    """Pack eight numbers at a time, as bytes of a word: pairs, pairs of pairs, and both halves."""
+    """Pack eight numbers at a time, as the bytes of a uint64, by merging neighbours three times.
+    
+        Each number begins in a byte of its own. The first pass moves the second of every pair
+        against the first, the next one does so with pairs, the last one with both halves of the
+        word.
+        """
+    # "<" on any machine: the passes need the first number in the lowest byte.
     words = numbers.copy().view("<u8")
     other = np.empty_like(words)
     for shift, low, high in _merges(bits):
@@ -68,9 +79,11 @@ def _pack_groups(numbers: Bytes, bits: int, out: Bytes) -> None:
 
 
 def _merges(bits: int) -> list[tuple[int, np.uint64, np.uint64]]:
-    """Return how to merge neighbours: the shift of the second ones, and two masks.
+    """Return the three passes of packing: a shift, and the masks of the lower and upper neighbour.
 
-    The masks select the first and the second ones, after the shift.
+    In pass i, values of ``bits << i`` bits lie in slots of ``8 << i`` bits. The upper one of two
+    slots moves down by the unused bits of the lower slot, ``(8 - bits) << i``, and both masks apply
+    after that move. Unpacking takes the same passes in reverse order with left shifts.
     """
     found = []
     for i in range(3):
@@ -80,19 +93,19 @@ def _merges(bits: int) -> list[tuple[int, np.uint64, np.uint64]]:
 
 
 def _lowest(words: npt.NDArray[np.uint64], bits: int) -> npt.NDArray[Any]:
-    """Return a view of the lowest bytes of each word, as many as a number has bits."""
+    """Return a view of the lowest ``bits`` bytes of each word, which hold its eight numbers."""
     if bits in _ITEMS:
         return words.view(_ITEMS[bits])[:: _GROUP // bits]
     return words.view(np.uint8).reshape(-1, _GROUP)[:, :bits]
 
 
 def _rows(packed: Bytes, bits: int) -> npt.NDArray[Any]:
-    """Return a view of packed groups that has the shape of ``_lowest``."""
+    """Return a view of packed groups in the shape of ``_lowest``, to copy either way."""
     return packed.view(_ITEMS[bits]) if bits in _ITEMS else packed.reshape(-1, bits)
 
 
 def unpack_bits(packed: Bytes, bits: int, out: Bytes) -> None:
-    """Unpack what ``pack_bits`` packed; ``out`` (n,)."""
+    """Unpack the bytes of ``pack_bits`` into ``out``, (n,) bytes."""
     if bits == 8:
         out[:] = packed
         return
@@ -107,6 +120,7 @@ def unpack_bits(packed: Bytes, bits: int, out: Bytes) -> None:
 
 
 def _unpack_groups(packed: Bytes, bits: int, out: Bytes) -> None:
+    # Zeros, since only the lowest bytes are overwritten and the passes move all bits of a word.
     words = np.zeros(out.size // _GROUP, "<u8")
     np.copyto(_lowest(words, bits), _rows(packed, bits))
     other = np.empty_like(words)
@@ -119,12 +133,12 @@ def _unpack_groups(packed: Bytes, bits: int, out: Bytes) -> None:
 
 
 def trits_bytes(n: int) -> int:
-    """Return the bytes of n trits."""
+    """Return how many bytes n trits take, rounded up."""
     return -(-n // TRITS)
 
 
 def pack_trits(trits: Bytes, out: Bytes) -> None:
-    """Pack numbers below 3, five in a byte, the first one as the lowest digit.
+    """Pack numbers below 3, five to a byte, the first one as the lowest digit in base 3.
 
     >>> out = np.empty(2, np.uint8)
     >>> pack_trits(np.array([1, 2, 0, 0, 2, 1], np.uint8), out)
@@ -134,10 +148,10 @@ def pack_trits(trits: Bytes, out: Bytes) -> None:
     whole = trits.size // TRITS
     for at in range(0, whole, _TRIT_BLOCK):
         stop = min(at + _TRIT_BLOCK, whole)
-        # As whole numbers below 2**24 these are exact, and a product of matrices is the fastest.
+        # A matrix product is the fastest way, and exact: all its integers are below 2**24.
         digits = trits[at * TRITS : stop * TRITS].reshape(-1, TRITS).astype(np.float32)
-        # OpenBLAS 0.3.31 (AVX-512) also multiplies what an earlier call left in its registers, and
-        # drops the result. If that is a signaling NaN, numpy would warn of an invalid value.
+        # OpenBLAS 0.3.31 (AVX-512) also multiplies leftovers of an earlier call in its registers
+        # and discards the result: if one is a signaling NaN, numpy would warn of an invalid value.
         with np.errstate(invalid="ignore"):
             packed = digits @ _POWERS
         np.copyto(out[at:stop], packed, casting="unsafe")
@@ -147,7 +161,7 @@ def pack_trits(trits: Bytes, out: Bytes) -> None:
 
 
 def unpack_trits(packed: Bytes, out: Vector) -> None:
-    """Unpack what ``pack_trits`` packed, minus one: numbers from -1 to 1, for any bytes."""
+    """Unpack the bytes of ``pack_trits``, minus one: numbers from -1 to 1 for any bytes."""
     whole = out.size // TRITS
     digits = out[: whole * TRITS].reshape(-1, TRITS)
     np.take(BALANCED, packed[:whole], axis=0, out=digits, mode="clip")

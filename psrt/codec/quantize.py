@@ -1,7 +1,11 @@
-"""Whole multiples of a step, rounded up or down at random so that their mean is exact.
+"""Stochastic quantization: multiples of a step, rounded up or down so that the mean is exact.
 
 A bucket's scale is divided into ``levels`` equal steps. An element x becomes ⌊x·levels/scale + u⌋
-with u uniform in [0, 1): the mean of that is x·levels/scale, and its variance at most ¼.
+with u uniform in [0, 1): unbiased, with a variance of at most ¼ step² per element, since it takes
+one of two neighbours f and 1 − f away and f·(1 − f) ≤ ¼.
+
+A payload holds a float32 scale per bucket, then the packed numbers, each plus ``levels`` so that
+none is negative.
 """
 
 from __future__ import annotations
@@ -26,13 +30,14 @@ from psrt.codec.packing import (
 from psrt.codec.table import CODECS
 from psrt.core.arrays import Bytes, FloatArray, Vector
 
-#: Random numbers have 16 bits, four to a draw: a mean is off by at most 2⁻¹⁷ of a step.
+#: Random numbers of 16 bits, four from a draw of 64. The mean of u is ½ − 2⁻¹⁷ instead of ½: that
+#: is the bias of a rounded element, in steps.
 _DRAWS = 4
 _U = np.float32(2.0**-16)
 
 
 class _Levels(DenseCodec):
-    """A scale for each bucket, then a number for each element."""
+    """A scale per bucket, then a number per element."""
 
     def __init__(self, n: int, levels: int, bucket: int) -> None:
         self._buckets = Buckets(n, bucket)
@@ -49,34 +54,41 @@ class _Levels(DenseCodec):
         with np.errstate(all="ignore"):
             for at, first, rows in buckets.rows(vector):
                 steps = self._steps[: rows.size].reshape(rows.shape)
+                # A bucket with an element that is not finite gets the scale NaN: all of it decodes
+                # to NaN, so that divergence shows at the receiver instead of a plausible number.
                 scale = or_nan(self._scale(rows, steps))
                 scales[first : first + len(rows)] = scale
                 factor = np.float32(levels) / scale
-                # No factor for buckets of zeros, too small to divide, or without a finite scale.
+                # 0 for a bucket of zeros, for a scale so small that levels / scale overflows, and
+                # for a scale of NaN: every element then rounds to 0 steps.
                 factor[~np.isfinite(factor)] = 0
                 np.multiply(rows, factor[:, np.newaxis], out=steps)
                 if not np.isfinite(scale).all():
+                    # 0 · infinity is NaN, and casting NaN to an integer is undefined.
                     np.nan_to_num(steps, copy=False, posinf=0.0, neginf=0.0)
                 self._round(steps.ravel(), numbers[at : at + rows.size], rng)
         self._pack_numbers(numbers, payload[4 * buckets.count :])
 
     def _round(self, steps: Vector, numbers: Bytes, rng: np.random.Generator) -> None:
-        """Round at random, to numbers from 0 to 2·levels."""
+        """Round stochastically to integers from 0 to 2·levels; overwrites ``steps``."""
         random, count = self._random[: steps.size], -(-steps.size // _DRAWS)
         draws = rng.bit_generator.random_raw(count).view(np.uint16)[: steps.size]
         np.multiply(draws, _U, out=random)
         np.add(steps, random, out=steps)
         np.add(steps, np.float32(self._levels), out=steps)
-        # By a rounding error an element may exceed its scale, on either side.
+        # An element may exceed its scale by a rounding error, in either direction. Above, this
+        # clips it; below, the sum is greater than -1, and the cast rounds towards 0: no number is
+        # negative.
         np.minimum(steps, np.float32(2 * self._levels), out=steps)
-        np.copyto(numbers, steps, casting="unsafe")  # ⌊ ⌋: numbers below 0 are above -1
+        np.copyto(numbers, steps, casting="unsafe")
 
     def _unpack(self, payload: Bytes, out: Vector) -> None:
         buckets = self._buckets
         with np.errstate(all="ignore"):  # a scale of a damaged frame may be anything
             scales = payload[: 4 * buckets.count].view("<f4")
             steps = scales / np.float32(self._levels)
-            # At the largest scales, a step that was rounded up would make the top level infinite.
+            # A scale close to the largest float32: if the division rounded up, levels · step would
+            # overflow although the scale itself is finite. The next smaller step does not.
             over = np.isfinite(scales) & np.isinf(steps * np.float32(self._levels))
             steps[over] = np.nextafter(steps[over], np.float32(0))
         self._unpack_numbers(payload[4 * buckets.count :], out)
@@ -97,7 +109,7 @@ class _Levels(DenseCodec):
             yield reader.take([bits], f"[{i}] {step:+d} of {levels}: {decoded[i]:g}")
 
     def _scale(self, rows: FloatArray, scratch: FloatArray) -> npt.NDArray[np.float32]:
-        """Return the scale of each bucket: no element exceeds it, except by a rounding error."""
+        """Return the scale of each bucket, which no element exceeds except by a rounding error."""
         return largest(rows, scratch)
 
     @staticmethod
@@ -108,7 +120,7 @@ class _Levels(DenseCodec):
         pack_bits(numbers, _bits(self._levels), out)
 
     def _unpack_numbers(self, packed: Bytes, out: Vector) -> None:
-        """Write the numbers minus the levels: from -levels to levels."""
+        """Write the unpacked numbers minus ``levels``: from -levels to levels if undamaged."""
         unpack_bits(packed, _bits(self._levels), self._numbers)
         np.subtract(self._numbers, np.float32(self._levels), out=out)
 
@@ -119,7 +131,7 @@ def _bits(levels: int) -> int:
 
 
 class Int8(_Levels):
-    """127 levels of the largest magnitude of a bucket."""
+    """127 levels of the largest magnitude of a bucket: 8 bits per element."""
 
     row = CODECS["int8"]
 
@@ -128,7 +140,7 @@ class Int8(_Levels):
 
 
 class Qsgd(_Levels):
-    """Levels of the l2 norm of a bucket, in as many bits as they need.
+    """Levels of the L2 norm of a bucket, in ⌈log₂(2·levels + 1)⌉ bits per element.
 
     Source: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
     Encoding", NeurIPS 2017, arXiv:1610.02132.
@@ -145,7 +157,7 @@ class Qsgd(_Levels):
 
 
 class Ternary(_Levels):
-    """−1, 0 or 1 times the largest magnitude of a bucket, in two bits.
+    """−1, 0 or 1 times the largest magnitude of a bucket, in 2 bits per element.
 
     Source: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep
     Learning", NeurIPS 2017, arXiv:1705.07878.
@@ -158,7 +170,7 @@ class Ternary(_Levels):
 
 
 class TernaryBase3(Ternary):
-    """As ``Ternary``, five elements in a byte: 1.6 bits."""
+    """As ``Ternary``, with five elements per byte: 1.6 bits per element."""
 
     row = CODECS["ternary-base3"]
 
@@ -177,4 +189,4 @@ class TernaryBase3(Ternary):
             byte = reader.peek(8)
             digits = [byte // 3**k % 3 for k in range(min(5, self.n - 5 * i))]
             sums = " + ".join(f"{digit}·{3**k}" for k, digit in enumerate(digits))
-            yield reader.take([8], f"{elements(i, 5, self.n)} {byte} = {sums}, less 1 each")
+            yield reader.take([8], f"{elements(i, 5, self.n)} {byte} = {sums}, minus 1 each")

@@ -1,4 +1,4 @@
-"""Random numbers for codecs: the same ones wherever and whenever a vector is encoded again."""
+"""Random numbers for codecs: the same whenever and wherever a vector is encoded again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-#: The purpose of a vector: to be summed; a sum sent back to its users; or to be summed by a
-#: schedule, for which all workers draw the same numbers.
+#: What is encoded: a vector to be summed, a result on its way back, or a part that a schedule sums,
+#: for which all workers draw the same numbers.
 FORTH, BACK, TOGETHER = 0, 1, 2
-#: Keeps these numbers apart from others that are drawn with the same seed.
+#: Makes these numbers differ from all others that are drawn with the same seed.
 _NAME = b"psrt codec"
 
 
 class _Hashed(ISeedSequence):
-    """The state of a generator as the hash of a key: a tenth of the time of a SeedSequence."""
+    """Seeds a generator with the hash of a key, in a tenth of the time of a SeedSequence."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -29,10 +29,10 @@ class _Hashed(ISeedSequence):
 
 
 def seed_of_part(seed: int, part: int) -> int:
-    """Return the seed of a part of a model: with the same seed, parts would round the same way.
+    """Return the seed for one part of a model, so that parts do not share their rounding errors.
 
     Args:
-        seed: of the run, which the first part uses.
+        seed: of the run; also that of the first part.
         part: its number.
 
     >>> seed_of_part(7, 0) == 7, seed_of_part(7, 1) == seed_of_part(7, 2)
@@ -46,18 +46,18 @@ def seed_of_part(seed: int, part: int) -> int:
 def draws(
     seed: int, worker: int, clock: int, shard: int, *, way: int = FORTH
 ) -> np.random.Generator:
-    """Return a generator that depends only on what is encoded, so that a replay draws the same.
+    """Return a generator that depends on what is encoded alone: a replay draws the same numbers.
 
     >>> [draws(0, 1, 2, 3).random() == draws(0, 1, 2, clock).random() for clock in (3, 4)]
     [True, False]
 
     Args:
         seed: of the run.
-        worker: the sender, or the receiver of a reply; 0 if workers draw together.
+        worker: the sender, or the receiver of a result; 0 for numbers that all workers share.
         clock: of the worker.
         shard: of the parameters; in an all-reduce, the chunk.
         way: ``FORTH``, ``BACK`` or ``TOGETHER``.
     """
     key = struct.pack("<5Q", seed, worker, clock, shard, way)
-    # Its annotations forget that a bit generator takes any ISeedSequence.
+    # numpy's annotations omit that a bit generator takes any ISeedSequence.
     return np.random.Generator(np.random.PCG64(_Hashed(key)))  # type: ignore[arg-type]

@@ -1,4 +1,8 @@
-"""One bit an element: its sign, times the mean magnitude of its bucket."""
+"""One bit per element: its sign, times the mean magnitude of its bucket.
+
+A payload holds a float32 scale per bucket, then the packed signs. Buckets are multiples of 8, so
+each begins at a byte of its own.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,14 @@ from psrt.codec.frame import Header
 from psrt.codec.table import CODECS
 from psrt.core.arrays import Bytes, Vector
 
-#: By byte, its eight signs as factors, the first element in the highest bit.
+#: Byte → its eight signs as factors 1 and -1; the first element is in the highest bit, as
+#: ``np.packbits`` orders them, and a 1 means negative.
 _FACTORS = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1)
 _FACTORS = _FACTORS.astype(np.float32)
 
 
 class Sign(DenseCodec):
-    """Signs and the mean magnitude of each bucket: a δ-compressor, for use with error feedback.
+    """Signs and the mean magnitude of each bucket: biased, so it needs error feedback.
 
     Source: Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018,
     arXiv:1802.04434; Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient
@@ -38,7 +43,7 @@ class Sign(DenseCodec):
 
         Args:
             n: elements of a vector.
-            bucket: elements with a common scale, a multiple of 8.
+            bucket: elements that share a scale, a multiple of 8.
         """
         self._buckets = Buckets(n, bucket)
         self._at = 4 * self._buckets.count
@@ -55,8 +60,11 @@ class Sign(DenseCodec):
                 block, signs = rows.ravel(), self._signs[: rows.size]
                 magnitudes = np.abs(rows, out=self._magnitudes[: rows.size].reshape(rows.shape))
                 np.add.reduce(magnitudes, axis=1, out=scales[first : first + len(rows)])
+                # By the sign bit, so that 0 has a sign as well: there is no third value.
                 np.signbit(block, out=signs)
                 packed[at // 8 : -(-(at + block.size) // 8)] = np.packbits(signs)
+            # So far scales are sums. Without a shorter last bucket, the second slice is empty, and
+            # rest = 0 divides nothing.
             scales[:whole] /= np.float32(self._buckets.size)
             scales[whole:] /= np.float32(rest)
             or_nan(scales)

@@ -1,7 +1,10 @@
 """Floating-point numbers of 8 and 4 bits, with a power of two as the scale of each bucket.
 
-A scale is the power of two that brings the bucket's largest magnitude as close as possible to the
-format's largest number without exceeding it. Then each element is rounded to nearest, ties to even.
+The scale is the smallest power of two that brings the largest magnitude of the bucket into the
+range of the format. Each element is divided by it and rounded to nearest, ties to even.
+
+A payload holds a byte per bucket, the exponent of its scale, then the packed codes of all elements,
+each with the sign as its highest bit.
 """
 
 from __future__ import annotations
@@ -21,27 +24,27 @@ from psrt.codec.packing import bits_bytes, pack_bits, unpack_bits
 from psrt.codec.table import CODECS
 from psrt.core.arrays import Bytes, Vector
 
-#: The byte of a scale 2**e is e + _BIAS; for a bucket that is not finite, it is _NAN.
+#: A scale of 2**e is sent as the byte e + _BIAS, that of a bucket that is not finite as _NAN.
 _BIAS, _NAN = 127, 255
 
 
 def format_numbers(exponent: int, mantissa: int, largest_code: int) -> npt.NDArray[np.float32]:
-    """Return the nonnegative numbers of a format, by code.
+    """Return the numbers of a format that are 0 or more, in the order of their codes.
 
     >>> format_numbers(3, 0, 7).tolist()
     [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
 
     Args:
-        exponent: its number of bits; the bias is half their range, as in IEEE 754.
-        mantissa: its number of bits.
-        largest_code: the largest code of a finite number.
+        exponent: bits of the exponent; its bias is half its range, as in IEEE 754.
+        mantissa: bits of the mantissa.
+        largest_code: the code of the largest finite number.
     """
     codes = np.arange(largest_code + 1)
     field, fraction = codes >> mantissa, codes & ((1 << mantissa) - 1)
     bias = (1 << (exponent - 1)) - 1
-    # An exponent field of 0 has no leading one, and the same power as a field of 1.
+    # An exponent field of 0 marks subnormal numbers: no leading 1, and the exponent of field 1.
     significand = fraction / (1 << mantissa) + (field > 0)
-    if not mantissa:  # then only 0 would have no leading one
+    if not mantissa:  # then 0 would be the only subnormal number: its code is the only special one
         significand = (codes > 0).astype(np.float64)
     power = np.maximum(field, 1 if mantissa else 0) - bias
     found: npt.NDArray[np.float32] = np.ldexp(significand, power).astype(np.float32)
@@ -50,10 +53,11 @@ def format_numbers(exponent: int, mantissa: int, largest_code: int) -> npt.NDArr
 
 @functools.cache  # on first use: making all of them would delay the start of every rank by 3 ms
 def _table(exponent: int, mantissa: int, largest_code: int) -> Bytes:
-    """Return, by the upper half of a float32, the code of the nearest number of a format.
+    """Return the table: upper half of a float32 → code of the nearest number of a format.
 
-    The last bit of the upper half also stands for all bits of the lower half: it is 1 if any is.
-    That tells ties from other numbers, as the formats have fewer bits than the upper half.
+    The last bit of the upper half is sticky: also 1 if any bit of the lower half is. The formats
+    have at most 3 bits of mantissa and the upper half has 7, so a tie never has its last bit set:
+    16 bits suffice to tell a tie from a number just above it.
     """
     numbers = format_numbers(exponent, mantissa, largest_code)
     upper = np.arange(1 << 15, dtype=np.uint32)
@@ -61,13 +65,14 @@ def _table(exponent: int, mantissa: int, largest_code: int) -> Bytes:
     given = np.where(np.isfinite(given), given, np.inf).astype(np.float64)
     middles = (numbers[:-1].astype(np.float64) + numbers[1:]) / 2
     below, above = (np.searchsorted(middles, given, side=side) for side in ("left", "right"))
-    # Between them only at a tie, whose even neighbour is the one with the even code.
+    # The two differ only at a tie. Consecutive numbers have consecutive codes, so the neighbour
+    # with an even mantissa is the one with the even code.
     half = np.where(below % 2 == 0, below, above).astype(np.uint8)
     return np.concatenate([half, half | np.uint8(1 << (exponent + mantissa))])
 
 
 class _SmallFloat(DenseCodec):
-    """A scale for each bucket, then a code for each element: its sign, and the table's."""
+    """A scale per bucket, then a code per element: its sign bit, and the code of its magnitude."""
 
     bits: ClassVar[int]
     numbers: ClassVar[npt.NDArray[np.float32]]
@@ -79,7 +84,8 @@ class _SmallFloat(DenseCodec):
         cls.parts_of_element = (1, exponent, mantissa)
         positive = format_numbers(exponent, mantissa, largest_code)
         sign = 1 << (cls.bits - 1)
-        # Codes of no number are never sent; if one arrives, it is decoded as NaN.
+        # Unused codes are never sent for a number, but decode to NaN: damage does not pass
+        # for a value. All codes have an entry, so no payload can index outside the table.
         cls.numbers = np.full(2 * sign, np.nan, np.float32)
         cls.numbers[: positive.size] = positive
         cls.numbers[sign : sign + positive.size] = -positive
@@ -92,7 +98,7 @@ class _SmallFloat(DenseCodec):
             bucket: elements with a common scale.
 
         Raises:
-            ConfigError: if that is not a possible length of a bucket.
+            ConfigError: if a frame cannot hold n elements.
         """
         self._table = _table(*self.format)
         self._buckets = Buckets(n, bucket)
@@ -108,9 +114,14 @@ class _SmallFloat(DenseCodec):
             for at, first, rows in buckets.rows(vector):
                 scaled = self._scaled[: rows.size].reshape(rows.shape)
                 most = largest(rows, scaled)
+                # most = fraction · 2**power and the largest number = limit · 2**top, both
+                # fractions in [½, 1): 2**(power - top) is enough of a scale unless fraction
+                # exceeds limit, and then the next power of two is.
                 fraction, power = np.frexp(most)
                 limit = np.ldexp(np.float32(np.nanmax(self.numbers)), -top)
-                # No larger than keeps the largest number times the scale finite.
+                # Upper bound: the largest number times the scale stays below 2**128, so decoding is
+                # finite. Lower bound: the byte is at least 0, and 2**127 is a finite float32. With
+                # top ≥ 1 the byte is below 255 too, so no scale is mistaken for _NAN.
                 power = np.clip(power - top + (fraction > limit), -_BIAS, 128 - top)
                 np.multiply(rows, np.ldexp(np.float32(1), -power)[:, np.newaxis], out=scaled)
                 self._look_up(scaled.ravel(), codes[at : at + rows.size])
@@ -120,14 +131,14 @@ class _SmallFloat(DenseCodec):
 
     def _look_up(self, scaled: Vector, codes: Bytes) -> None:
         bits = scaled.view(np.uint32)
-        upper = bits >> 16
+        upper = bits >> 16  # sign, exponent and 7 bits of mantissa; then the sticky bit
         upper |= (bits & 0xFFFF) != 0
         np.take(self._table, upper, out=codes, mode="clip")
 
     def _fields(self, reader: FieldReader, header: Header, decoded: Vector) -> Iterator[Field]:
         for i in range(self._buckets.count):
             power = reader.peek(8)
-            scale = "not a number" if power == _NAN else f"2^{power - _BIAS}"
+            scale = "NaN" if power == _NAN else f"2^{power - _BIAS}"
             which = elements(i, self._buckets.size, self.n)
             yield reader.take([8], f"scale of {which}: {scale}")
         yield from super()._fields(reader, header, decoded)
@@ -144,7 +155,7 @@ class _SmallFloat(DenseCodec):
 
 
 class Float8E4M3(_SmallFloat, exponent=4, mantissa=3, largest_code=0x7E):
-    """4 bits of exponent, 3 of mantissa, up to 448.
+    """4 bits of exponent, 3 bits of mantissa, magnitudes up to 448.
 
     Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022, arXiv:2209.05433.
     """
@@ -153,13 +164,13 @@ class Float8E4M3(_SmallFloat, exponent=4, mantissa=3, largest_code=0x7E):
 
 
 class Float8E5M2(_SmallFloat, exponent=5, mantissa=2, largest_code=0x7B):
-    """5 bits of exponent, 2 of mantissa, up to 57,344; see ``Float8E4M3``."""
+    """5 bits of exponent, 2 bits of mantissa, magnitudes up to 57,344; see ``Float8E4M3``."""
 
     row = CODECS["float8-e5m2"]
 
 
 class Float4E3M0(_SmallFloat, exponent=3, mantissa=0, largest_code=7):
-    """Powers of two and 0: 3 bits of exponent.
+    """3 bits of exponent and no mantissa: powers of two, and 0.
 
     Source: Douillard et al., "Streaming DiLoCo with overlapping communication", 2025,
     arXiv:2501.18512.

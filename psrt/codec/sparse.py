@@ -1,4 +1,8 @@
-"""Some elements are sent as they are; the others are decoded as 0."""
+"""Sparse codecs: some elements are sent uncompressed, all others decode to 0.
+
+A payload holds the k values as float32, in the order of their indices, then the indices in one of
+the forms of ``indices.py``; in the dense form, all n values and no indices.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +21,26 @@ from psrt.codec.table import CODECS
 from psrt.core.arrays import AnyVector, Bytes, Vector
 from psrt.core.errors import CodecError
 
+#: All bits of a float32 but its sign. As integers, the bits of magnitudes are in the order of the
+#: magnitudes, with NaN above infinity: comparing integers gives a total order.
 _MAGNITUDE = np.uint32(0x7FFFFFFF)
-#: Elements that are searched together: they stay in the cache, and calls cost little.
+#: Elements searched at a time: few enough for the cache, enough to make call overheads negligible.
 _BLOCK = 1 << 17
-#: For guessing a threshold: the fewest elements of a sample, and the factor on the wanted share, so
-#: that enough elements lie above the guess.
+#: A threshold is estimated from a sample of at least that many elements, and set so low that about
+#: 1.5 · k elements are expected to reach it: falling below k would cost a second search.
 _SAMPLE, _MARGIN = 4096, 1.5
 
 
 def kept(n: int, density: float) -> int:
-    """Return the number of n elements that a density keeps, rounded up: at least 1 if n > 0."""
+    """Return ⌈density · n⌉, at most n: at least one element of a vector that has any."""
     return min(n, math.ceil(density * n))
 
 
 def longest_payload(n: int, k: int) -> int:
-    """Return the most bytes of k of n elements: 4 per value, and the shortest form of indices.
+    """Return the most bytes that k of n elements take: 4 per value, and the indices.
+    
+    Whatever the indices are, uint32 takes 4·k bytes and a bitmap ⌈n/8⌉, so their shortest form
+    takes no more than the lesser of the two; and the dense form, no more than 4·n in all.
 
     >>> longest_payload(1000, 10), longest_payload(1000, 1000)
     (80, 4000)
@@ -40,9 +49,9 @@ def longest_payload(n: int, k: int) -> int:
 
 
 def shortest_payload(n: int, k: int) -> int:
-    """Return the fewest bytes of k of n elements.
+    """Return the fewest bytes that k of n elements take.
 
-    Indices take at least a byte per gap, or a bit for each element.
+    Indices take at least a byte per gap, or a bit per element.
 
     >>> shortest_payload(1000, 10), shortest_payload(1000, 1000)
     (50, 4000)
@@ -51,23 +60,24 @@ def shortest_payload(n: int, k: int) -> int:
 
 
 class Chosen(Codec):
-    """Values, then indices, of the elements that a subclass chooses; or all of a vector."""
+    """Values and indices of the elements that a subclass chooses, or a dense vector if shorter."""
 
     def __init__(self, n: int, most: int) -> None:
         super().__init__(n, longest_payload(n, most))
-        #: Indices in the last frame, ascending.
+        #: Ascending indices of the last frame.
         self.chosen: Indices = np.zeros(0, np.int64)
         self._search = Search(n)
 
     @property
     def nbytes(self) -> None:
-        """None: the length depends on the shortest form of the indices."""
+        """None: the length depends on which form of the indices is the shortest."""
 
     def _encode(
         self, vector: Vector, payload: Bytes, rng: np.random.Generator
     ) -> tuple[int, int, int]:
         chosen = self.chosen = self._choose(vector)
         k = chosen.size
+        # Indices first: their form decides whether the values are sparse at all.
         form, nbytes = pack_indices(chosen, self.n, payload[4 * k :])
         if form == DENSE:
             values = payload[: 4 * self.n].view("<f4")
@@ -78,6 +88,8 @@ class Chosen(Codec):
         return form, k, 4 * k + nbytes
 
     def _decode(self, header: Header, payload: Bytes, out: Vector) -> None:
+        # The header is only known to be consistent with the frame's length: a payload may still be
+        # too short for the values that it should hold.
         at = 4 * header.sent
         if payload.size < at:
             raise CodecError(f"a payload of {payload.size} bytes, expected {at} of values")
@@ -101,12 +113,12 @@ class Chosen(Codec):
         yield from index_fields(reader, header.form, indices, self.n)
 
     def _choose(self, vector: Vector) -> Indices:
-        """Return the indices of the elements to send, ascending."""
+        """Return the ascending indices of the elements to send."""
         raise NotImplementedError
 
 
 class Search:
-    """Searches vectors of one length for large elements, with reusable memory."""
+    """Finds the largest elements of vectors of one length, with preallocated scratch memory."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -114,9 +126,9 @@ class Search:
         self._below = np.empty(min(n, _BLOCK), np.bool_)
 
     def at_least(self, vector: Vector, threshold: np.float32) -> Indices:
-        """Return the indices of magnitudes that reach a threshold, ascending, including NaN.
+        """Return the ascending indices of magnitudes that reach a threshold, those of NaN included.
 
-        A NaN is so sent, and ends the run.
+        So a NaN is always sent, and the receiver sees that the run diverged.
         """
         found = [np.zeros(0, np.int64)]
         with np.errstate(invalid="ignore"):
@@ -124,44 +136,50 @@ class Search:
                 block = vector[at : at + _BLOCK]
                 below = self._below[: block.size]
                 magnitudes = np.abs(block, out=self._magnitudes[: block.size])
+                # Not "at least" but "not below": every comparison with NaN is false.
                 np.less(magnitudes, threshold, out=below)
                 found.append(_nonzero(np.logical_not(below, out=below), at))
         return np.concatenate(found)
 
     def largest(self, vector: Vector, k: int) -> Indices:
-        """Return the indices of the k largest magnitudes, ascending; of equal ones the first.
+        """Return the ascending indices of the k largest magnitudes; among equal ones, the first.
 
         NaN is larger than infinity.
         """
         if k == self._n:
             return np.arange(k)
         among = self._candidates(vector, k)
-        # As whole numbers, the bits of magnitudes are in the same order.
+        # The k-th largest by integer bits; no float comparison, which NaN would break.
         magnitudes = np.take(vector, among, mode="clip").view(np.uint32) & _MAGNITUDE
         least = np.partition(magnitudes, magnitudes.size - k)[magnitudes.size - k]
         wanted = magnitudes >= least
+        # Ties may make it more than k: the last of them are dropped, so that the choice depends on
+        # the vector alone and a replay makes the same one.
         if surplus := int(np.count_nonzero(wanted)) - k:
             wanted[np.flatnonzero(magnitudes == least)[-surplus:]] = False
         return np.compress(wanted, among)
 
     def _candidates(self, vector: Vector, k: int) -> Indices:
-        """Return indices that include the k largest; few, if a guessed threshold succeeds."""
+        """Return indices that include the k largest: those above an estimated threshold, or all."""
         n, stride = self._n, max(1, self._n // _SAMPLE)
         sample = vector[::stride].view(np.uint32) & _MAGNITUDE
         rank = math.ceil(_MARGIN * k * sample.size / n) + 8
         if stride > 1 and rank < sample.size:
             guess = np.partition(sample, sample.size - rank)[sample.size - rank]
             found = self.at_least(vector, guess.view(np.float32))
+            # A threshold that at least k elements reach excludes none of the k largest: the
+            # sample decides how long the search takes, never what it finds.
             if found.size >= k:
                 return found
         return np.arange(n)
 
 
 def _nonzero(mask: npt.NDArray[np.bool_], start: int) -> Indices:
-    """Return where a mask is set, counted from ``start``.
+    """Return the positions at which a mask is set, plus ``start``.
 
-    It is faster than numpy if one in ten to a hundred is set. Below a tenth numpy looks at elements
-    one by one. Here bytes of eight elements are found first, of which more are set.
+    Faster than ``numpy.nonzero`` for masks of which a tenth to a hundredth is set: there numpy
+visits one set element after another. Here eight elements are packed into a byte, and only bytes
+    that are not 0 are searched.
     """
     packed = np.packbits(mask)
     some = (packed != 0).nonzero()[0]
@@ -175,7 +193,7 @@ def _nonzero(mask: npt.NDArray[np.bool_], start: int) -> Indices:
 
 
 class TopK(Chosen):
-    """The largest elements by magnitude; of equal ones the first.
+    """The k elements of the largest magnitude; among equal ones, the first.
 
     Source: Aji & Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017,
     arXiv:1704.05021.
@@ -202,7 +220,7 @@ class TopK(Chosen):
 
 
 class Threshold(Chosen):
-    """The elements whose magnitude is at least a threshold: any number of them, even none."""
+    """The elements whose magnitude is at least a threshold: any number of them, possibly none."""
 
     row = CODECS["threshold"]
 
@@ -221,10 +239,11 @@ class Threshold(Chosen):
 
 
 class Nonzero(Chosen):
-    """The elements that are not zero, bit for bit, so that nothing is lost.
+    """The elements whose bits are not all 0: lossless.
 
-    The mean of sparse vectors has the elements that any of them had. Source: Renggli et al.,
-    "SparCML", SC 2019, arXiv:1802.08021, whose sums stay sparse as long as that is shorter.
+    For means of sparse vectors, whose elements are those that any of the vectors has. Source:
+    Renggli et al., "SparCML", SC 2019, arXiv:1802.08021, whose sums stay sparse while that is
+    shorter.
 
     >>> codec, out = Nonzero(9), np.empty(9, np.float32)
     >>> frame = codec.encode(np.array([0, 0, -5, 0, 0, 0, 0.1, 0, 0], np.float32), None)
@@ -237,7 +256,7 @@ class Nonzero(Chosen):
 
     def __init__(self, n: int) -> None:
         super().__init__(n, n)
-        #: Returns an upper bound of the bytes of a payload.
+        #: Returns an upper bound on the bytes of a payload; see ``sum_of``.
         self.bound: Callable[[], int] = lambda: self.most
 
     @property
@@ -246,33 +265,38 @@ class Nonzero(Chosen):
         return HEADER_BYTES + min(self.most, self.bound())
 
     def _choose(self, vector: Vector) -> Indices:
-        # -0 has a bit set, and so is kept.
+        # By bits, not by value: -0.0 equals 0, but must come back as -0.0.
         return _nonzero(vector.view(np.uint32) != 0, 0)
 
 
 def sum_of(senders: Encoder, count: int, mean: Encoder) -> None:
-    """Note that a sum is encoded: a sum of sparse vectors is no longer than all of them together.
+    """Bound the frames of ``mean``, which encodes sums of ``count`` sparse vectors.
+    
+    A sum has at most as many elements as all vectors together, and ``longest_payload`` grows no
+    faster than k.
 
     Args:
         senders: an encoder like those of the vectors.
-        count: of the vectors.
-        mean: the encoder of their sum, or of their mean.
+        count: number of vectors.
+        mean: encodes their sum or mean; no bound is set unless it is ``Nonzero``.
     """
     if not isinstance(mean, Nonzero) or mean is senders:
         return
     codec = codec_of(senders)
-    if isinstance(codec, RandomK):  # whose indices are not sent
+    if isinstance(codec, RandomK):  # sends a seed, but the sum has indices
         each = longest_payload(codec.n, codec.k)
         mean.bound = lambda: count * each
     elif isinstance(codec, Chosen):
+        # Called at each use: with a warm-up, the longest frame differs between epochs.
         mean.bound = lambda: count * (senders.longest - HEADER_BYTES)
 
 
 def drawn(seed: int, n: int, k: int) -> Indices:
-    """Return k of n indices by a seed, ascending: each set of k is equally likely.
+    """Return k ascending indices below n, drawn by a seed: all sets of k are equally likely.
 
-    They are the first k different ones of a sequence or, if k is more than half, the others. Only
-    the bits of PCG64 are used, which are the same in every version of numpy: both ends may differ.
+    They are the first k distinct values of a sequence; above n/2, the indices that n − k such
+    values leave over. Only raw output of PCG64 is used, which is the same in every version of
+    numpy, so both ends draw the same indices even with different versions.
 
     >>> drawn(1, 10, 3)
     array([1, 5, 9])
@@ -283,7 +307,11 @@ def drawn(seed: int, n: int, k: int) -> Indices:
         return np.flatnonzero(left)
     bits, taken = np.random.PCG64(seed), np.zeros(n, np.bool_)
     missing = k
-    while missing:  # never draws more at a time than are missing, so their order does not matter
+    # Each round draws exactly as many values as are missing: all of them are taken, so their order
+    # within a round does not matter, and duplicates only make another round.
+    while missing:
+        # 32 random bits times n, over 2**32: uniform below n, with a bias of at most n / 2**32. As
+        # n is below 2**32, the product fits into 64 bits.
         places = (bits.random_raw(missing) >> np.uint64(32)) * np.uint64(n) >> np.uint64(32)
         taken[places.astype(np.int64)] = True
         missing = k - int(np.count_nonzero(taken))
@@ -291,10 +319,10 @@ def drawn(seed: int, n: int, k: int) -> Indices:
 
 
 class RandomK(Codec):
-    """Elements drawn at random; the seed is sent, from which the indices follow.
+    """Elements drawn at random: a seed is sent instead of their indices.
 
-    Scaled by n/k, the mean of what is decoded is the vector. With error feedback it must not be
-    scaled: the scaled sum of the sent and the kept part would grow from step to step.
+    Scaled by n/k it is unbiased. With error feedback it must not be scaled: a residual r would be
+    sent as r·n/k and leave −r·(n/k − 1), which grows from step to step if k < n/2.
 
     Source: Stich, Cordonnier & Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, arXiv:1809.07599.
     """
@@ -306,17 +334,17 @@ class RandomK(Codec):
 
         Args:
             n: elements of a vector.
-            density: the share of them that is sent, in (0, 1].
-            scaled: whether sent elements are multiplied by n/k.
+            density: fraction of the elements that is sent, in (0, 1].
+            scaled: whether sent values are multiplied by n/k.
 
         Raises:
-            ConfigError: if that is not a density.
+            ConfigError: if a frame cannot hold n elements.
         """
         self.k = kept(n, density)
         super().__init__(n, 8 + 4 * self.k)
         self.parameter = int(scaled)
         self.parts, self.dtype = (self.k,), np.dtype(np.float32)
-        #: Indices that all workers send for a sum.
+        #: Indices of the current round, the same on all workers.
         self._together: Indices = np.zeros(0, np.int64)
         self._factor = np.float32(n / self.k if scaled and self.k else 1.0)
 
@@ -350,17 +378,17 @@ class RandomK(Codec):
         out[drawn(seed, self.n, self.k)] = payload[8:].view("<f4")
 
     def begin(self, rng: np.random.Generator) -> None:
-        """Draw the indices that all workers send."""
+        """Draw the indices that all workers send in this round."""
         self._together = drawn(int(rng.bit_generator.random_raw()), self.n, self.k)
 
     def project(self, part: int, vector: Vector, out: AnyVector) -> None:
-        """Write the values at these indices."""
+        """Write the values at the indices of this round."""
         self._take(vector, self._together, out)
 
     def agree(self, part: int, mean: Vector) -> None:
         """Do nothing: there is one part."""
 
     def expand(self, parts: Sequence[Vector], out: Vector) -> None:
-        """Put values at these indices."""
+        """Write the values to the indices of this round, and 0 elsewhere."""
         out.fill(0)
         out[self._together] = parts[0]

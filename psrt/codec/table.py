@@ -1,7 +1,7 @@
-"""The codecs, one row each: everything about a codec that is data. Needs no numpy.
+"""The table of codecs, a row each: all metadata of a codec. Needs no numpy.
 
-A row has its knobs, its properties, and methods that make both ends. Flags and their help, the
-wire format and the documentation read it.
+A row has a codec's knobs and what they can be combined with, and makes its sending and receiving
+side; flags, help, wire format and documentation come from it.
 """
 
 from __future__ import annotations
@@ -25,80 +25,80 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CodecRow(Row):
-    """One codec; a new one is a file with its class and a row here, or in another package."""
+    """One codec. A new one needs a file with its class, and a row here or in another package."""
 
-    #: Its number on the wire.
+    #: Its number in the header of frames.
     code: ClassVar[int]
-    #: Whether the mean of what is decoded is the vector.
+    #: Whether decoding is unbiased: the expected decoded vector is the encoded one.
     is_unbiased: ClassVar[bool] = False
-    #: Whether losses are added to the next vector by default; None where they cannot be.
+    #: Whether error feedback is on by default; None if it cannot be.
     feeds_back: ClassVar[bool | None] = False
-    #: Whether it may send differences to what the receiver holds: it keeps nothing back by itself,
-    #: and loses less than it is given.
+    #: Whether it may encode differences to what the receiver holds: it has no residual of its own,
+    #: and its error is smaller than the vector.
     sends_differences: ClassVar[bool] = True
-    #: Values that knobs have for such differences, whatever the user asks.
+    #: Knobs and the values that they always have for such differences.
     differences: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    #: Values that knobs have for sending back a mean of vectors that went through it before.
+    #: Knobs and their values for means sent back, if vectors went through the codec before.
     back: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    #: Whether it needs to know the matrices in the vector.
+    #: Whether it needs to know where the matrices of a vector are.
     takes_matrices: ClassVar[bool] = False
-    #: The ways in which its sums may travel: ``auto`` takes the fastest.
+    #: Ways in which an all-reduce may send its sums; ``auto`` takes the fastest.
     ways: ClassVar[tuple[Way, ...]] = (Way.TWO_PHASES, Way.GATHERED)
-    #: Further ways, which may lose more, only for a schedule that is asked for by name.
+    #: More ways, with larger errors: only for a schedule that is requested by name.
     ways_if_asked: ClassVar[tuple[Way, ...]] = ()
-    #: Microseconds of a call and nanoseconds of an element, to encode and to decode; see ``times``.
+    #: Microseconds per call and nanoseconds per element, to encode and to decode; see ``times``.
     times: ClassVar[tuple[tuple[float, float], tuple[float, float]]]
-    #: Knobs for a demonstration with a few elements.
+    #: Knobs for examples of a few elements.
     small: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def is_fed_back(self) -> bool:
-        """Whether losses are added to the next vector by default."""
+        """Whether error feedback is on by default."""
         return bool(self.feeds_back)
 
     @property
     def can_feed_back(self) -> bool:
-        """Whether losses may be added to the next vector."""
+        """Whether error feedback is possible."""
         return self.feeds_back is not None
 
     @property
     def contraction(self) -> float | None:
-        """δ of E‖C(v) − v‖² ≤ (1 − δ)‖v‖²; None where it is unknown, 1 where losses are small."""
+        """δ of E‖C(v) − v‖² ≤ (1 − δ)‖v‖²; None if unknown, 1 if the error is negligible."""
         return 1.0
 
     def settled(self, *, scales: bool) -> Self:
-        """Return the row with all open knobs set.
+        """Return the row with open knobs set.
 
         Args:
-            scales: whether elements may be scaled so that their mean is exact. With error feedback
-                they may not: scaled losses would grow from step to step.
+            scales: whether elements may be scaled to make the codec unbiased: not with error
+                feedback, where residuals would grow from step to step.
         """
         return self
 
     def of_differences(self) -> Self:
-        """Return the row for differences to what the receiver holds."""
+        """Return the row that encodes differences to what the receiver holds."""
         return replace(self, **self.differences)
 
     def of_means(self) -> Self:
-        """Return the row for means of vectors that went through it once."""
+        """Return the row that encodes means of vectors that it has encoded before."""
         return replace(self, **self.back)
 
     def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Check the knobs against the rows and columns of a model's matrices.
+        """Check the knobs against a model's matrices, given as (rows, columns).
 
         Raises:
-            ConfigError: one line that begins with the row's name.
+            ConfigError: in one line, which begins with the row.
         """
 
     def codec(self, n: int, *, matrices: Sequence[Matrix] = ()) -> Codec:
-        """Make a codec for vectors of n elements: a receiver's side.
+        """Make a codec for vectors of n elements: the receiving side.
 
         Args:
             n: elements of a vector.
-            matrices: in it, disjoint and in order; most codecs do not look at them.
+            matrices: of the vector, disjoint and in order; most codecs ignore them.
 
         Raises:
-            ConfigError: if it cannot be made with these knobs.
+            ConfigError: if the codec cannot be made for such vectors.
         """
         more = {"matrices": matrices} if self.takes_matrices else {}
         codec: Codec = self.made(n, **self.settled(scales=True).knobs, **more)
@@ -107,11 +107,11 @@ class CodecRow(Row):
     def encoder(
         self, n: int, *, error_feedback: bool | None = None, matrices: Sequence[Matrix] = ()
     ) -> Encoder:
-        """Make a sender's side, with what it keeps back from vector to vector.
+        """Make the sending side, with its residual if any.
 
         Args:
             n: elements of a vector.
-            error_feedback: whether losses are added to the next vector; None: as the row says.
+            error_feedback: whether to add error feedback; None for the row's default.
             matrices: as in ``codec``.
 
         Raises:
@@ -121,10 +121,10 @@ class CodecRow(Row):
 
         feeds_back = self.is_fed_back if error_feedback is None else error_feedback
         if feeds_back and not self.settled(scales=True).can_feed_back:
-            what = "which is unbiased or keeps back by itself" if self.feeds_back is None else ""
+            what = "which is unbiased or has its own residual" if self.feeds_back is None else ""
             raise ConfigError(
-                f"error feedback around {self.name}, {what or 'scaled'}: it would lead away, or "
-                "twice"
+                f"error feedback around {self.name}, {what or 'scaled'}: residuals would grow, or "
+                "errors count twice"
             )
         codec = self.codec(n, matrices=matrices)
         return ErrorFeedback(codec) if feeds_back else codec
@@ -148,7 +148,7 @@ _FEW: Final = MappingProxyType({"bucket": 4})
 
 
 class Float16(CodecRow):
-    """Half precision, summed without decoding; it is rounded a few times either way."""
+    """Half precision. Sums may be taken in it, as they are rounded a few times either way."""
 
     name, code = "float16", 1
     summary = "IEEE half precision"
@@ -237,7 +237,7 @@ class Qsgd(CodecRow):
 
     @property
     def contraction(self) -> float:
-        """1/(1 + ω) of the frames once they are scaled by that.
+        """δ = 1/(1 + ω), for frames scaled by that factor.
 
         Rounding to levels at random has a variance of ω‖v‖², ω = min(d/s², √d/s) for s levels and
         buckets of d (Alistarh et al., "QSGD", NeurIPS 2017).
@@ -264,10 +264,10 @@ class Ternary(CodecRow):
 
 
 class TernaryBase3(Ternary):
-    """``Ternary`` in fewer bits."""
+    """The same in fewer bits."""
 
     name, code = "ternary-base3", 9
-    summary = "like ternary, with five elements in a byte"
+    summary = "as ternary, five elements in a byte"
     home = "psrt.codec.quantize:TernaryBase3"
     times = ((15, 3.03), (8, 0.69))
 
@@ -286,14 +286,14 @@ class Sign(CodecRow):
     bucket: int = _bucket(1024)
 
     def check(self) -> None:
-        """Check that a bucket is of whole bytes."""
+        """Check that a bucket fills whole bytes."""
         if self.bucket % 8:
             raise ConfigError(f"bucket must be a multiple of 8, got {self.bucket}")
 
 
 @dataclass(frozen=True)
 class TopK(CodecRow):
-    """Some elements as they are."""
+    """The k largest elements, uncompressed."""
 
     name, code = "top-k", 11
     summary = "the largest elements"
@@ -305,13 +305,13 @@ class TopK(CodecRow):
 
     @property
     def contraction(self) -> float:
-        """The density: no less than of elements that are drawn at random."""
+        """The density: at least that of elements drawn at random."""
         return self.density
 
 
 @dataclass(frozen=True)
 class Threshold(CodecRow):
-    """The number of elements sent varies: all large ones."""
+    """All elements above a threshold, however many."""
 
     name, code = "threshold", 12
     summary = "the elements that reach a threshold"
@@ -326,13 +326,13 @@ class Threshold(CodecRow):
 
 @dataclass(frozen=True)
 class RandomK(CodecRow):
-    """Elements drawn at random. If scaled it is unbiased, and needs no error feedback."""
+    """Elements drawn at random. If scaled, it is unbiased and has no error feedback."""
 
     name, code = "random-k", 13
     summary = "elements drawn at random, known by a seed"
     home = "psrt.codec.sparse:RandomK"
     ways = (Way.STRAIGHT,)
-    # In two phases the mean is drawn from again, and keeps little of what was drawn.
+    # In two phases, means are encoded again: few of the elements drawn first are drawn again.
     ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
     times = ((17, 0.5), (13, 0.67))
     is_unbiased, feeds_back = True, True
@@ -347,12 +347,12 @@ class RandomK(CodecRow):
 
     @property
     def is_fed_back(self) -> bool:
-        """True if it is not scaled."""
+        """Whether it is known not to be scaled."""
         return self.scaled is False
 
     @property
     def can_feed_back(self) -> bool:
-        """True unless it is scaled: a scaled sum would grow from step to step."""
+        """Unless it is scaled: residuals would grow from step to step."""
         return not self.scaled
 
     @property
@@ -367,14 +367,14 @@ class RandomK(CodecRow):
 
 @dataclass(frozen=True)
 class LowRank(CodecRow):
-    """Two thin matrices instead of each matrix."""
+    """Two thin matrices for each matrix."""
 
     name, code = "low-rank", 14
     summary = "each matrix as the product of two thin ones"
     synonyms = ("powersgd",)
     home = "psrt.codec.low_rank:LowRank"
     ways = (Way.STRAIGHT,)
-    # In two phases matrices are split, and each part has its own P.
+    # In two phases, matrices are split, and each piece has its own P.
     ways_if_asked = (Way.TWO_PHASES, Way.GATHERED)
     times = ((16, 0.68), (5, 0.6))
     feeds_back = True
@@ -390,22 +390,22 @@ class LowRank(CodecRow):
         return None
 
     def check_matrices(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Check that some matrix has at least this many rows and columns."""
+        """Check that some matrix has at least ``rank`` rows and columns."""
         most = max((min(shape) for shape in shapes), default=0)
         if not most:
             raise ConfigError(
-                f"{self} is for matrices, and the problem has no matrices() that names some"
+                f"{self} compresses matrices, but the problem's matrices() names none"
             )
         if self.rank > most:
             raise ConfigError(
-                f"{self}: rank {self.rank} is more than a matrix of the model can have, at most "
+                f"{self}: rank {self.rank} is higher than that of any matrix of the model, at most "
                 f"{most}"
             )
 
 
 @dataclass(frozen=True)
 class Dgc(CodecRow):
-    """The largest elements of a velocity, which is what it keeps back."""
+    """The largest elements of a velocity, which is its own residual."""
 
     name, code = "dgc", 15
     summary = "the largest elements of a momentum that each worker keeps"
@@ -428,7 +428,7 @@ class Dgc(CodecRow):
 
 @dataclass(frozen=True)
 class Demo(CodecRow):
-    """Cosine coefficients of a momentum, which is what it keeps back."""
+    """DCT coefficients of a momentum, which is its own residual."""
 
     name, code = "demo", 16
     summary = "the largest cosine coefficients of a momentum that each worker keeps"
@@ -441,22 +441,22 @@ class Demo(CodecRow):
     ways = (Way.GATHERED,)
     ways_if_asked = (Way.TWO_PHASES,)
     small = MappingProxyType({"chunk": 4, "kept": 1})
-    # An index in a square takes two bytes.
+    # At most 256: a place within a square must fit into a uint16.
     chunk: int = knob(
-        64, WHOLE, "split matrices into squares with sides of N for the cosine transform",
+        64, WHOLE, "cut matrices into squares with sides of N for the cosine transform",
         min=1, max=256,
     )  # fmt: skip
     kept: int = knob(32, WHOLE, "coefficients of each square that are sent", min=1, max=65536)
     momentum: float = _momentum(0.999)
 
     def check(self) -> None:
-        """Check that ``kept`` is not more than a square has."""
+        """Check that a chunk has that many coefficients."""
         if self.kept > self.chunk**2:
             raise ConfigError(f"kept {self.kept} is more than chunk {self.chunk} squared")
 
 
 class Nonzero(CodecRow):
-    """Leaves out only zeros."""
+    """All elements but zeros: lossless."""
 
     name, code = "nonzero", 17
     summary = "the elements that are not zero, or all where that is shorter: nothing is lost"

@@ -1,8 +1,8 @@
-"""The time of encoding and decoding on one core. Pure: numbers.
+"""Estimates of how long encoding and decoding take on one core. Pure: numbers.
 
-A time is a straight line: a cost per call, and a cost per element. The times in the rows of
-``table`` were read on one core of an Intel Xeon at 2.3 GHz with numpy 2.4, of normal numbers and
-with the default knobs; ``psrt bench codec`` reads them on another machine.
+A time is linear: a cost per call plus a cost per element. The times in the rows of ``table`` were
+measured on one core of an Intel Xeon at 2.3 GHz with numpy 2.4, for normally distributed numbers
+and default knobs; ``psrt bench codec`` measures them on another machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from psrt.codec.table import CODECS
 
 
 class Line(NamedTuple):
-    """Seconds as a linear function of the number of elements."""
+    """Seconds as a function of the number of elements."""
 
     call: float
     element: float
@@ -28,7 +28,7 @@ class Line(NamedTuple):
         return self.call + self.element * n
 
     def and_then(self, *others: Line) -> Line:
-        """Return the time of this and of others, one after another."""
+        """Return the total of this and other times, one after another."""
         calls, elements = zip(self, *others, strict=True)
         return Line(sum(calls), sum(elements))
 
@@ -45,7 +45,7 @@ _ADD = Line(1e-6, 0.33e-9)
 
 @dataclass(frozen=True, slots=True)
 class CodecTimes:
-    """Times of a codec alone."""
+    """Times of a codec, without error feedback."""
 
     encode: Line
     decode: Line
@@ -61,7 +61,7 @@ class CodecTimes:
 
 @dataclass(frozen=True, slots=True)
 class FrameTimes:
-    """Times of all frames of a job: of pushes or sums, and of replies."""
+    """Times of all frames of a job: pushes or sums, and replies."""
 
     encode: Line
     decode: Line
@@ -77,15 +77,14 @@ class FrameTimes:
         reply: CodecTimes | None = None,
         speed: float = 1.0,
     ) -> FrameTimes:
-        """Return the times of both ends.
+        """Return the times of senders and receivers.
 
         Args:
             codec: of pushes or sums.
-            feeds_back: whether losses are added to the next vector: a sender then decodes its
-                own frames.
-            reply: of replies; None if they are not frames. Both ends decode them, to know what a
-                worker holds.
-            speed: factor on the speed of everything; may be infinite.
+            feeds_back: whether there is error feedback: a sender then also decodes its own frames.
+                reply: codec of replies; None if they are uncompressed. Replies are differences to
+            what a worker holds, so both ends decode them and add.
+                speed: how many times as fast the machine is; may be infinite.
         """
         encode, encode_reply, decode_reply = codec.encode, FREE, FREE
         if feeds_back:
@@ -97,5 +96,5 @@ class FrameTimes:
         return cls(*(line.times(1 / speed) for line in lines))
 
 
-#: Times of a job without frames.
+#: For uncompressed numbers.
 NO_FRAMES = FrameTimes(FREE, FREE)

@@ -9,8 +9,8 @@ stages are never idle.
 
 **Stashed weights.** The gradient of a batch uses the weights of its forward pass. With D batches in
 flight after a step, D copies of older weights are kept, no more. The weights of version k are
-k comes back, layer by layer, each as soon as batch k's own copy has been read for the last time:
-the new copy goes to its place.
+copied only when batch k comes back, layer by layer, each as soon as batch k's own copy has been
+read for the last time: the new copy takes its place.
 
 Source: Narayanan et al., "PipeDream: Generalized pipeline parallelism for DNN training", SOSP 2019.
 """

@@ -258,6 +258,6 @@ def test_indices_of_demo_that_cannot_be_leave_all_chunks_unwritten(n, places):
     )  # where n is 19 there is a chunk before the damaged one
     frame, out = codec.encode(normal(n), None).copy(), np.full(n, 7, np.float32)
     frame[-2 * len(places) :].view("<u2")[:] = places
-    with pytest.raises(CodecError, match="do not ascend below 16"):
+    with pytest.raises(CodecError, match="damaged indices, expected ascending ones below 16"):
         codec.decode(frame, out)
     assert (out == 7).all()

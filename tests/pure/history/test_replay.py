@@ -308,7 +308,7 @@ APART = "ranks on other hosts, "
     ({"allreduce": "node"}, "auto", "node", (0, 1, 1), APART + "which node sums by"),
     ({"allreduce": "ring"}, "auto", "ring", (0, 1, 1), None),
     (BY_HOST, None, "", (4, 4, 4), None),
-    (BY_HOST, None, "", (0, 1, 1), APART + "inside of which they average"),
+    (BY_HOST, None, "", (0, 1, 1), APART + "within which they average"),
 ])  # fmt: skip
 def test_what_auto_chose_counts_and_hosts_by_which_they_average(now, then, algorithm, hosts, said):
     base = {"mode": "allreduce", "servers": 0, "workers": 3}

@@ -62,11 +62,11 @@ def pack_bits(numbers: Bytes, bits: int, out: Bytes) -> None:
 
 def _pack_groups(numbers: Bytes, bits: int, out: Bytes) -> None:
     """Pack eight numbers at a time, as the bytes of a uint64, by merging neighbours three times.
-    
-        Each number begins in a byte of its own. The first pass moves the second of every pair
-        against the first, the next one does so with pairs, the last one with both halves of the
-        word.
-        """
+
+    Each number begins in a byte of its own. The first pass moves the second of every pair
+    against the first, the next one does so with pairs, the last one with both halves of the
+    word.
+    """
     # "<" on any machine: the passes need the first number in the lowest byte.
     words = numbers.copy().view("<u8")
     other = np.empty_like(words)

@@ -38,7 +38,7 @@ def kept(n: int, density: float) -> int:
 
 def longest_payload(n: int, k: int) -> int:
     """Return the most bytes that k of n elements take: 4 per value, and the indices.
-    
+
     Whatever the indices are, uint32 takes 4·k bytes and a bitmap ⌈n/8⌉, so their shortest form
     takes no more than the lesser of the two; and the dense form, no more than 4·n in all.
 
@@ -177,9 +177,9 @@ class Search:
 def _nonzero(mask: npt.NDArray[np.bool_], start: int) -> Indices:
     """Return the positions at which a mask is set, plus ``start``.
 
-    Faster than ``numpy.nonzero`` for masks of which a tenth to a hundredth is set: there numpy
-visits one set element after another. Here eight elements are packed into a byte, and only bytes
-    that are not 0 are searched.
+        Faster than ``numpy.nonzero`` for masks of which a tenth to a hundredth is set: there numpy
+    visits one set element after another. Here eight elements are packed into a byte, and only bytes
+        that are not 0 are searched.
     """
     packed = np.packbits(mask)
     some = (packed != 0).nonzero()[0]
@@ -271,7 +271,7 @@ class Nonzero(Chosen):
 
 def sum_of(senders: Encoder, count: int, mean: Encoder) -> None:
     """Bound the frames of ``mean``, which encodes sums of ``count`` sparse vectors.
-    
+
     A sum has at most as many elements as all vectors together, and ``longest_payload`` grows no
     faster than k.
 

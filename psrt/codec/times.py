@@ -82,9 +82,9 @@ class FrameTimes:
         Args:
             codec: of pushes or sums.
             feeds_back: whether there is error feedback: a sender then also decodes its own frames.
-                reply: codec of replies; None if they are uncompressed. Replies are differences to
-            what a worker holds, so both ends decode them and add.
-                speed: how many times as fast the machine is; may be infinite.
+            reply: codec of replies; None if they are uncompressed. Replies are differences to
+                what a worker holds, so both ends decode them and add.
+            speed: how many times as fast the machine is; may be infinite.
         """
         encode, encode_reply, decode_reply = codec.encode, FREE, FREE
         if feeds_back:

@@ -86,9 +86,7 @@ class Boundaries:
             self._send(cuts.reach(step))
             self._tend()
             if not self._changed.wait_for(lambda: cuts.may_pass(step), self._timeout_s):
-                raise OutputError(
-                    f"no agreement on a step to save within {self._timeout_s:g} s"
-                )
+                raise OutputError(f"no agreement on a step to save within {self._timeout_s:g} s")
             return cuts.due(step, saved)
 
     def call(self, step: int, last: int) -> int:

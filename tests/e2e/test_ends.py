@@ -303,7 +303,8 @@ FILES = [f"rank-{rank:05d}.npy" for rank in range(RANKS)]
 
 def said(stderr):
     """Return the folder that stderr names, once."""
-    (folder,) = re.findall(r"^psrt: last events saved; inspect them with: psrt trace (.*)$", stderr, re.M)
+    line = r"^psrt: last events saved; inspect them with: psrt trace (.*)$"
+    (folder,) = re.findall(line, stderr, re.M)
     return folder
 
 

@@ -292,9 +292,7 @@ def _check_order(
             because=[previous(at, -1), pushes.at[i]],
         )
         return
-    text = (
-        "shard {shard} made version {version} of a gradient of round {said}, of worker {worker}"
-    )
+    text = "shard {shard} made version {version} of a gradient of round {said}, of worker {worker}"
     findings.on(table, at).require_equal(
         ROUND, pushes.clock[i], table["version"][at] - 1, text, because=[pushes.at[i]]
     )

@@ -41,8 +41,8 @@ _BARRIERS, BEGUN, READ, _CALL = 0, 1, 2, 3
 #: Yields of a wait before it sets up its state, with more ranks than cores: most waits end within
 #: one to three. With more yields, other calls in progress would wait too long for their turn.
 QUICK_YIELDS = 16
-#: Bits of checksum below the count in a 64-bit word: the other 40 bits count 2**40 barriers, 12 days
-#: of one per microsecond without a pause.
+#: Bits of checksum below the count in a 64-bit word: the other 40 bits count 2**40 barriers,
+#: 12 days of one per microsecond without a pause.
 SHIFT = 24
 
 Ready: TypeAlias = Callable[[], bool]

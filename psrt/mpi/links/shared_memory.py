@@ -137,12 +137,11 @@ class LocalLink:
             landing: receives copies of payloads.
             in_place: the region that is the landing itself, and needs no copy; ``NO_PAYLOAD`` if
                 there is none.
-                frames_out: this rank's memory for the longest frame that it sends; None if it sends
+            frames_out: this rank's memory for the longest frame that it sends; None if it sends
                 none.
             frames_in: the same memory of the peer.
-                frame_landing: receives copies of the peer's frames; None uses them in place, until
-                    this
-                rank has answered.
+            frame_landing: receives copies of the peer's frames; None uses them in place, until
+                this rank has answered.
         """
         out, into = memory.mailboxes(peer, place)
         self._out_bytes, self._out = out, out.cast("q")

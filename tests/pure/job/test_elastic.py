@@ -42,7 +42,8 @@ def test_no_fewer_than_are_wanted():
 def test_what_was_saved_says_the_samples():
     """It was saved with two workers of 24 while a host was away."""
     assert Elastic.of(SYNC, ranks=5, slots=5, samples=48, least=1).full == Size(5, 12)
-    with pytest.raises(ConfigError, match="keeps the 50 samples of a step, which cannot be split evenly among 4 workers"):
+    line = "keeps the 50 samples of a step, which cannot be split evenly among 4 workers"
+    with pytest.raises(ConfigError, match=line):
         Elastic.of(SYNC, ranks=5, slots=5, samples=50, least=1)
 
 

@@ -102,9 +102,7 @@ def test_one_fault_before_any_event(name, part, folder):
         gone = {rank} if kind != "cut" or rank else {*range(1, ranks_of(name))}
         if found.error is not None:
             assert isinstance(found.error, TransportError), (fault, found.error)
-            died = (
-                rf"\(rank {rank}\).* crashed at " if kind == "crash" else "is declared dead at "
-            )
+            died = rf"\(rank {rank}\).* crashed at " if kind == "crash" else "is declared dead at "
             assert re.search(died, str(found.error)), (fault, found.error)
             workers = {*range(ranks_of(name) - WORKERS, ranks_of(name))}
             assert name not in TICKS or not workers >= gone or workers == gone, fault

@@ -85,8 +85,8 @@ ENDS = [
      "restart 1 of 1 in 1 s"),
     # What only mpirun says is not relied on. It is 0 after a lost host, and may be something else
     # when all is done; of MPICH's, 8 is a rank that signal 8 killed, and any may be several bits.
-    *(([(10, 0, False), (20, it, True)], 3, 0, [1.0], f"the job was done before it ended with status "
-       f"{it}") for it in (137, 1)),
+    *(([(10, 0, False), (20, it, True)], 3, 0, [1.0], "the job was done before it ended with "
+       f"status {it}") for it in (137, 1)),
     *(([(10, 0, False), (20, it, True)], 3, it, [1.0], "restart 1 of 3 in 1 s") for it in (4, 8)),
     *(([(10, it, False), (20, 0, True)], 1, 0, [1.0], "restart 1 of 1 in 1 s") for it in (2, 3, 8)),
 ]  # fmt: skip

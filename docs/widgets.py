@@ -1,6 +1,6 @@
 """What the site's pages have beside text: films, rows and cards, made of marks in comments.
 
-Whoever reads the file itself sees no comment, and the rest as plain Markdown::
+A reader of the file itself sees no comment, and the rest as plain Markdown::
 
     <!-- play HEIGHT: WORDS -->
 

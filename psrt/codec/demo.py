@@ -115,7 +115,7 @@ class Demo(DenseCodec):
         self._chunks = [
             it for matrix in sorted([*matrices, *rest]) for it in _cut(matrix, chunk, kept)
         ]
-        # 65536 is allowed and does not fit: as 0, which is no valid value, it is unambiguous.
+        # 65536 is allowed and does not fit: as 0, which is not valid otherwise, it is unambiguous.
         self.parameter = kept % (1 << 16)
         self._momentum = np.float32(momentum)
         #: (n,) float32, the momentum.

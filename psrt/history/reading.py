@@ -20,7 +20,7 @@ from psrt.history.kinds import SERVER_KINDS, WORKER_KINDS
 from psrt.history.log import Events, Owner
 from psrt.history.stream import blocks_of, events_file, extent_of, said_in
 
-#: Events that are read at once where a run goes on.
+#: Events that are read at once where a run is resumed.
 _BLOCK = 1 << 16
 
 #: Kind → whose events those are.

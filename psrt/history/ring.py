@@ -1,4 +1,4 @@
-"""The last events of one process, in memory: what led to an error, where no history is recorded."""
+"""The last events of one process, in memory: those before an error, where no history is recorded."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class EventRing(EventLog):
         self._buffer, self._at, self._is_full = bytearray(), 0, False
 
     def _write_buffer(self) -> None:
-        """Begin anew at the front: the buffer is full."""
+        """Begin again at the front: the buffer is full."""
         self._at, self._is_full = 0, True

@@ -1,6 +1,6 @@
 """Reads a file of events, block by block, so that one of any length takes little memory.
 
-``extent_of`` reads it once to hold it against its checksum; ``blocks_of`` reads it again. They take
+``extent_of`` reads it once to verify its checksum; ``blocks_of`` reads it again. They take
 a file of an unfinished run, too: as many events as are there.
 """
 

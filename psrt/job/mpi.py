@@ -466,7 +466,7 @@ class MpiLauncher(Launcher):
 
     def close(self) -> None:
         """Free the windows and connections; if workers have died, the end of the process does."""
-        # By rank 0's knowledge: a rank that has not heard of a death yet would wait for the dead.
+        # By rank 0's knowledge: a rank that has not heard of a death yet would wait for dead ranks.
         if self._survives and self._port.star.tell("they leave" if HERE.dead else ""):
             self._wait(lambda: bool(HERE.dead), lambda: "rank 0 to say who has died")
             return

@@ -90,15 +90,15 @@ def history_header(
             its optional ``batch_plan`` says how psrt cuts it.
         files: names of the event files.
         plan: how all workers sum; None if they do not.
-        deal: the samples of each worker; None where nothing is dealt out.
-        topology: whom workers mix with; None where they do not.
+        deal: the samples of each worker; None where samples are not assigned.
+        topology: the graph on which workers mix; None where they do not.
         hosts: number of the host of each rank.
         clocks: what the times of the hosts are ahead of the first one's, see ``Header``.
         simulated: whether time is virtual.
         numerics: whether anything is computed.
         disturbed: whether something is made to go wrong in virtual time.
         crashes: workers whose crash is scheduled.
-        cells: of a model that is cut, see ``Header``.
+        cells: of a split model, see ``Header``.
     """
     return Header(
         config=config.plain(),
@@ -144,7 +144,7 @@ def cell_fields(
 
     Args:
         config: resolved.
-        cell: of a model that is cut.
+        cell: of a split model.
         initial: (n,) float32, its part of the initial parameters.
         problem: its part of the model.
         files: names of its event files.

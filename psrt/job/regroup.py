@@ -3,7 +3,7 @@
 At a cut most state is the same for all roles of a kind, so a role gets that of any of them. The
 exceptions are:
 
-- arrays by element, which are split anew by their place in the whole vector;
+- arrays by element, which are split again by their place in the whole vector;
 - a worker's own state (``of_worker``, and its place in the data if workers stop at different
   steps): a worker that stays keeps it, one that joins starts without, at the slowest one's step;
 - a server's state for each worker (``per_worker``): a worker that joins gets that of the first;
@@ -83,7 +83,7 @@ def shard_tree(
     tree["shard"]["counts"] = fresh["shard"]["counts"]
     stats = tree["shard"]["counts"]["stats"]
     tree["bytes"] = [0, 0]
-    # State that describes the parameters is kept, rather than counted anew: workers park by it.
+    # State that describes the parameters is kept, rather than counted again: workers park by it.
     stats["left"] = {
         str(crew.stays.index(int(it))): at for it, at in left.items() if int(it) in crew.stays
     }

@@ -59,7 +59,7 @@ class Saver:
     parks: bool = False
     #: The number of times that the run was resumed before.
     attempt: int = 0
-    #: Whether files are written while the roles go on.
+    #: Whether files are written while the roles continue.
     threaded: bool = True
     #: Commits checkpoints, at the first process.
     committer: Committer | None = None

@@ -247,7 +247,7 @@ def _resolved(launcher: Launcher, config: TrainConfig, *, is_replay: bool) -> Tr
         keep_apart(config.out, "--machine-costs", config.machine_costs)
     asked = config.codec_everywhere
     config = resolved(config, launcher.ranks_of(config), launcher.started_as)
-    brings = config.optimizer.codec is not None  # it cannot do without its codec
+    brings = config.optimizer.codec is not None  # it needs its codec
     if config.codec is not None and not is_replay and not brings:
         there = launcher.has_network(launcher.hosts(config), asked)
         config = replace(config, codec_everywhere=there or asked is True)

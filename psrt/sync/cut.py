@@ -15,7 +15,7 @@ passed the chosen step when it learns of it. One process, the *decider*, chooses
   make a checkpoint due.
 
 No process waits for ever. A promise needs nothing of the role, so a process whose role is blocked
-still makes one; and nobody waits for the dead (``lose``).
+still makes one; and nobody waits for dead processes (``lose``).
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class Parameters:
         """Return the contents of ``module.state_dict()`` with the parameters in a vector (n,).
 
         The module holds these parameters meanwhile, so its own hooks that change the dictionary
-        take effect. Entries that are no tensors are left out.
+        take effect. Entries other than tensors are left out.
         """
         before = [it.data for it in self.tensors]
         try:

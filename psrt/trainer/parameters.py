@@ -88,7 +88,7 @@ def parameters_of(given: Any, buffers: str | None = None) -> Parameters:
         buffers: ``local`` or ``mean``, of a torch module; None takes ``local``.
 
     Raises:
-        ConfigError: if it is none of these.
+        ConfigError: if it is anything else.
     """
     torch = sys.modules.get("torch")
     is_module = torch is not None and isinstance(given, torch.nn.Module)

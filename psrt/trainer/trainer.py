@@ -36,7 +36,7 @@ _SERVES = "this rank is a server and takes no part in the loop"
 
 
 class Words(NamedTuple):
-    """Errors for calls out of turn, in the words of the class that the user made."""
+    """Errors for calls out of order, in the words of the class that the user made."""
 
     once: str
     not_entered: str
@@ -106,7 +106,7 @@ class Trainer:
                 worker has its own.
 
         Raises:
-            ConfigError: if the parameters are none of these.
+            ConfigError: if the parameters are anything else.
         """
         self._given = parameters_of(parameters, buffers)
         given = self._given

@@ -235,7 +235,6 @@ PHRASES = {
     r"untold": "unreported",
     r"(?:is|are|was|were|be|been|being|has|have|had|nobody|not) told": "reported, notified, known",
     r"whoever": "any rank that; the caller",
-    r"(?:rank|worker|member|neighbour|who|server|one|that|it|host) ha[sd] left": "departed",
     r"weaken(?:s|ed)?(?= (?:a|the|none|by|gradients))": "scale down",
     r"cuts? (?:into|across)": "split into, split across",
     r"models? (?:that )?(?:is|are) cut": "a model that is split",

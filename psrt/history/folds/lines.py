@@ -44,7 +44,7 @@ class MetricsAggregator:
         self._opened: set[int] = set()
         #: Step of the newest record.
         self._recorded = -1
-        #: Step of the last record of the run that this one goes on with.
+        #: Step of the last record of the run that this one resumes.
         self._began = -1
         # Totals up to the newest record.
         self._epoch = 0
@@ -72,7 +72,7 @@ class MetricsAggregator:
             ProtocolError: if no such worker exists, or it reports after its last report or
                 steps backwards.
         """
-        if report.step <= self._began:  # is in a record of the run that goes on
+        if report.step <= self._began:  # is in a record of the resumed run
             self._columns[report.worker] = report.columns
             self._windows.add(report)
             return self.gone(report.worker) if report.last else []

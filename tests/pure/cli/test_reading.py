@@ -120,8 +120,8 @@ def test_a_summary_of_another_run_is_found_out(checked, recorded):
 
 @pytest.mark.parametrize(("change", "text"), [
     *(({"config": {name: value}}, text) for name, value, text in [
-        ("mode", "rumour", "of another mode: it must be one of serial, sync, "),
-        ("shards_per_server", 2, "has 2 shards at 2 servers, its config 2 a server"),
+        ("mode", "rumour", "an unknown mode: it must be one of serial, sync, "),
+        ("shards_per_server", 2, "has 2 shards at 2 servers, its config 2 per server"),
     ]),
     ({"workers": [2, 3, 3]}, "one rank to two roles"),
     ({"spans": [[0, 5], [5, 11]]}, "do not make up its 10 parameters"),

@@ -233,7 +233,10 @@ BAD = [
     ),
     ({"mode": "local-sgd:fragments=2", "codec": "sign", "servers": 1}, "has no effect with"),
     ({"codec": "top-k:density=1.5"}, "codec top-k: density must be at most 1, got 1.5"),
-    ({"codec": "low-rank:rank=13"}, "--codec low-rank:rank=13: rank 13 is more than .* at most 12"),
+    (
+        {"codec": "low-rank:rank=13"},
+        "--codec low-rank:rank=13: rank 13 is higher than .* at most 12",
+    ),
     ({"codec": "demo:chunk=4,kept=17"}, "codec demo: kept 17 is more than"),
     ({"codec": "sign:bucket=12"}, "codec sign: bucket must be a multiple of 8, got 12"),
     ({"mode": "local-sgd:fragments=4"}, "^4 fragments are more than the number of layers, 2"),

@@ -216,6 +216,5 @@ def test_a_change_of_one_element_shows():
     assert findings_of([conserved(vector, decoded, kept)], np.ones(1), len(vector)) is None
     decoded[12345] += 1
     assert (
-        "adds up to"
-        in findings_of([conserved(vector, decoded, kept)], np.ones(1), len(vector)).text
+        "add up to" in findings_of([conserved(vector, decoded, kept)], np.ones(1), len(vector)).text
     )

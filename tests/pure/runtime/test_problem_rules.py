@@ -203,7 +203,7 @@ def simulate_cut(problem, workers, **more):
 @each(
     ("batches", "stages", "message"),
     [
-        ([(*pair(8), 1)], 1, "no pair of arrays"),
+        ([(*pair(8), 1)], 1, "not a pair of arrays"),
         ([pair(8, width=4)], 1, "expected float32 rows of 3 and as many targets"),
         ([pair(8, dtype=np.float64)], 1, r"float64 \(8, 3\) with 8 targets"),
         ([pair(8, targets=7)], 1, "with 7 targets"),

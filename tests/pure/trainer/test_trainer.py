@@ -64,7 +64,7 @@ def test_a_part_of_an_epoch_needs_the_number_of_its_steps():
                     break
     assert trainer.steps == 6
     for other, line in (
-        (config, r"--epochs 1\.5 ends within an epoch, and epoch\(\) was"),
+        (config, r"--epochs 1\.5 ends within an epoch, and epoch\(\) got"),
         (CONFIG, r"^nothing was trained: no worker called step\(\)"),
     ):
         with pytest.raises(ConfigError, match=line), Trainer(other, one) as trainer:

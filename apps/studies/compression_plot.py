@@ -113,7 +113,7 @@ def _times(axes: Axes, cells: Sequence[Row], place: _Place) -> None:
 
 
 def _scale(axes: Axes, values: Sequence[float]) -> None:
-    """Choose an axis on which values can be told apart, and few short numbers beside it."""
+    """Choose an axis on which values can be distinguished, and few short numbers beside it."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     if values and min(values) > 0 and max(values) >= _WIDE * min(values):

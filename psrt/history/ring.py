@@ -1,4 +1,4 @@
-"""The last events of one process, in memory: those before an error, where no history is recorded."""
+"""The last events of one process, in memory: those before an error, where nothing is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of shards per server where the user gives none: the number with the shortest step. Pure.
+"""The number of shards per server where the user gives none: that with the shortest step. Pure.
 
 **A step as a pipeline.** Its stages are computing, pushes on the wire, updates, replies on the
 wire; what passes through them are a server's shards, the one whose gradient is ready first in

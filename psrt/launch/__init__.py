@@ -10,6 +10,7 @@ from __future__ import annotations
 from psrt.launch.environment import (
     RANKS,
     SIZES,
+    TORCHRUN,
     launched,
     mismatch,
     spoken_pmi,
@@ -22,6 +23,7 @@ from psrt.launch.hints import again, has_mpirun, launch_line
 __all__ = [
     "RANKS",
     "SIZES",
+    "TORCHRUN",
     "again",
     "has_mpirun",
     "launch_line",

@@ -17,6 +17,10 @@ from psrt.core.errors import ConfigError
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 #: Variables with the rank of this process among them. PMIx alone sets no size.
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+#: What torchrun sets, by the variable that nothing else sets. It starts no MPI, so each of its
+#: processes finds itself alone.
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+_TORCHRUN_SIZE, _TORCHRUN_RANK = "WORLD_SIZE", "RANK"
 #: Variables that only an MPI launcher sets. Slurm also sets its own in a batch script, which is a
 #: single process, so there the number of tasks decides.
 _MARKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK", "MPI_LOCALNRANKS")
@@ -42,12 +46,13 @@ def finds_hosts() -> bool:
 
 def started_ranks() -> int:
     """Return the number of ranks that the launcher started together; 1 without a launcher."""
-    return max(1, _number(SIZES, 1), started_rank() + 1 if "PMIX_RANK" in os.environ else 1)
+    sizes = (*SIZES, _TORCHRUN_SIZE) if TORCHRUN in os.environ else SIZES
+    return max(1, _number(sizes, 1), started_rank() + 1 if "PMIX_RANK" in os.environ else 1)
 
 
 def started_rank() -> int:
     """Return the rank that the launcher gave this process; 0 without a launcher."""
-    return _number(RANKS, 0)
+    return _number((*RANKS, _TORCHRUN_RANK) if TORCHRUN in os.environ else RANKS, 0)
 
 
 def started_by() -> str:
@@ -56,6 +61,8 @@ def started_by() -> str:
         return "no launcher"
     if "OMPI_COMM_WORLD_SIZE" in os.environ:
         return "mpirun of Open MPI"
+    if TORCHRUN in os.environ and not any(name in os.environ for name in _MARKS):
+        return "torchrun"
     if "SLURM_STEP_NUM_TASKS" in os.environ and "HYDI_CONTROL_FD" not in os.environ:
         return "srun of Slurm"
     return "mpirun of MPICH or its kind"
@@ -96,6 +103,11 @@ def mismatch(ranks: int, library: str, mpirun: str) -> str | None:
     started = started_ranks()
     if ranks > 1 or started == 1:
         return None
+    if started_by() == "torchrun":
+        return (
+            f"torchrun started {started} processes, but it starts no MPI, so each is a job of its "
+            f"own; start the script with psrt launch -n {started} SCRIPT"
+        )
     # In a Slurm job srun can start the ranks as well, even if mpirun started this process.
     way = f"srun --mpi={pmi_for(library)}, or " if "SLURM_PROCID" in os.environ else ""
     return (

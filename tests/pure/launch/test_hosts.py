@@ -103,11 +103,12 @@ def test_a_name_comes_after_all_flags_and_what_is_none_never_comes_to_ssh():
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2"}
 MPICH = {"PMI_SIZE": "4", "PMI_RANK": "2", "MPI_LOCALNRANKS": "4"}
 SRUN = {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}
+TORCHRUN = {launch.TORCHRUN: "none", "WORLD_SIZE": "4", "RANK": "2"}
 
 
 @pytest.fixture
 def environment(monkeypatch):
-    for name in (*launch.SIZES, *launch.RANKS, "MPI_LOCALNRANKS"):
+    for name in (*launch.SIZES, *launch.RANKS, "MPI_LOCALNRANKS", *TORCHRUN):
         monkeypatch.delenv(name, raising=False)
 
     def put(variables):
@@ -127,10 +128,24 @@ def test_a_rank_of_several(environment, variables):
     assert mismatch(4, "Some MPI", "its mpirun") is None
 
 
+def test_a_process_of_torchrun_is_told_what_starts_ranks(environment):
+    environment(TORCHRUN)
+    assert (launched(), started_ranks(), started_rank()) == (True, 4, 2)
+    assert "psrt launch -n 4 SCRIPT" in mismatch(1, "Some MPI", "its mpirun")
+    environment(OPEN_MPI)  # under it, the ranks of which count
+    assert mismatch(4, "Some MPI", "its mpirun") is None
+    assert "torchrun" not in mismatch(1, "Some MPI", "its mpirun")
+
+
 @pytest.mark.parametrize(
     "variables",
-    [{}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, {"SLURM_STEP_NUM_TASKS": "1"}],
-    ids=["a shell", "a batch script", "srun -n 1"],
+    [
+        {},
+        {"WORLD_SIZE": "4", "RANK": "2"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4"},
+        {"SLURM_STEP_NUM_TASKS": "1"},
+    ],
+    ids=["a shell", "variables of a shell", "a batch script", "srun -n 1"],
 )
 def test_a_process_by_itself(environment, variables):
     environment(variables)

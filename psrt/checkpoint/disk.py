@@ -82,5 +82,5 @@ class Disk:
             return file.read(found.st_size)
 
     def is_safe(self, path: Path) -> bool:
-        """Return whether a path is a folder, not a link, that only its owner may write to."""
+        """Whether a path is a folder, not a link, in which others cannot change our files."""
         return is_own_folder(path)

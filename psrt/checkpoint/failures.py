@@ -15,8 +15,8 @@ import numpy as np
 
 from psrt.checkpoint.interval import daly_lost, young_lost, young_s
 
-#: Failures drawn for each interval, the same for all: the standard error of a share of lost time is
-#: less than 1 % of it.
+#: Failures drawn for each interval, the same for all: enough for a share of lost time to be off by
+#: less than 1 % of itself.
 FAILURES = 200_000
 #: If restarts take this many times the time between failures, one in 10¹³ succeeds.
 _HOPELESS = 30.0

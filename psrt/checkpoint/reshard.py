@@ -37,7 +37,7 @@ def assemble(pieces: Sequence[tuple[Sequence[Span], np.ndarray]], span: Span, n:
     end = 0
     for it, _ in found:
         if it.start != end or it.stop < it.start:
-            raise CheckpointError(f"its parts do not have element {min(end, it.start)} just once")
+            raise CheckpointError(f"its parts must have element {min(end, it.start)} exactly once")
         end = it.stop
     if end != n:
         raise CheckpointError(f"its parts have {end} elements, expected {n}")

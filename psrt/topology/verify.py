@@ -3,7 +3,7 @@
 ==================  ==========================================================================
 non-negative        every weight is in [0, 1]
 on the graph        a weight that is not 0 is a rank's own, or of an edge; every edge has one
-rows add up to 1    equal parameters stay equal, as in an average; not under push-sum
+rows add up to 1    equal parameters do not change, as in an average; not under push-sum
 columns to 1        Σθ, and so the mean over all ranks, stays
 symmetric           where claimed: the weight of j at i is that of i at j
 connected           over a period, every rank's values reach every other rank

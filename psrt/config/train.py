@@ -445,7 +445,9 @@ if not TYPE_CHECKING:  # which knows the names
         for name in given:
             if name not in known:
                 if now := now_of(name):
-                    raise ConfigError(f"there is no knob {name}: it is now {now}")
+                    flag, _, text = now.partition(" ")
+                    knob = flag.removeprefix("--").replace("-", "_")
+                    raise ConfigError(f"there is no knob {name}: it is now {knob}={text!r}")
                 hint = did_you_mean(dashed(name), map(dashed, known), synonyms_of(TrainConfig))
                 raise ConfigError(f"there is no knob {name}{hint.replace('-', '_')}")
         _make(self, *values, **given)

@@ -12,6 +12,9 @@ from psrt.rows.registry import Registry
 from psrt.rows.suggest import did_you_mean
 from psrt.rows.values import AUTO, LARGEST, Kind, Number, read_numbers
 
+#: Characters of a strange value that a message shows.
+_SHOWN = 60
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Knob:
@@ -183,7 +186,11 @@ def shown(value: Any) -> str:
         return str(int(value))
     if isinstance(value, list | tuple):
         return ",".join(shown(item) for item in value)
-    return str(value) if dataclasses.is_dataclass(value) else repr(value)
+    if dataclasses.is_dataclass(value):
+        return str(value)
+    # On one line: it may be anything, such as an optimizer of another library.
+    text = " ".join(repr(value).split())
+    return text if isinstance(value, str) or len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _refusal(name: str, must: str, value: Any) -> ConfigError:

@@ -188,6 +188,8 @@ class Rows(Registry[RowT], Generic[RowT]):
         others = [name for name, it in self.items() if knob in it.knobs]
         if others:
             return f", which is one of {', '.join(others)}"
+        if known and knob.isdecimal():
+            return f": write {dashed(next(iter(known)))}={knob}"
         return f"; it has {', '.join(map(dashed, known)) or 'none'}"
 
     def accept(self, value: Any) -> RowT:
@@ -200,7 +202,10 @@ class Rows(Registry[RowT], Generic[RowT]):
         if isinstance(value, str):
             return self.read(value)
         if not isinstance(value, self.base):
-            raise ValueError(f"must be a{'n' * self.what.startswith(tuple('aeiou'))} {self.what}")
+            article = "an" if self.what.startswith(tuple("aeiou")) else "a"
+            raise ValueError(
+                f"must be the name of {article} {self.what}, such as {next(iter(self))!r}"
+            )
         if type(self.get(value.name)) is not type(value):
             raise ConfigError(
                 f"{value.name} has no package that declares it under the entry point {self.group}"

@@ -28,14 +28,19 @@ def did_you_mean(
     ' (did you mean lr?)'
     >>> did_you_mean("rign", ["ring", "codec sign"], {"sign": "codec sign"})
     ' (did you mean ring?)'
+    >>> did_you_mean("SSP", ["sgd", "ssp"]), did_you_mean("spp", ["sgd", "ssp"])
+    (' (did you mean ssp?)', ' (did you mean ssp?)')
     >>> did_you_mean("workers", ["servers", "seed"])
     ''
     """
     import difflib  # takes milliseconds, and only a mistake needs it
 
     known = list(known)
+    name = next((other for other in known if other.lower() == name.lower()), name)
     longer = [other for other in known if other.startswith(name) and len(other) <= 2 * len(name)]
     near = [synonyms[name]] if synonyms.get(name) in known else sorted(longer, key=len)
+    if not near:  # words so short that one wrong letter is a third of them
+        near = [it for it in known if len(it) == len(name) > 2 and _wrong(it, name) == 1]
     # Below 0.7 are words that only share an ending, such as workers and servers.
     if not near:
 
@@ -46,3 +51,7 @@ def did_you_mean(
         near = sorted(close, key=closeness, reverse=True)
     found = next((synonyms.get(it, it) for it in near), None)
     return f" (did you mean {prefix}{found}?)" if found in known else ""
+
+
+def _wrong(one: str, other: str) -> int:
+    return sum(a != b for a, b in zip(one, other, strict=True))

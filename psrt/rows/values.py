@@ -190,6 +190,8 @@ def _accept_interval(value: Any) -> int | str:
     if value == AUTO:
         return AUTO
     if isinstance(value, str):
+        if value.isdecimal():
+            return _read_interval(value)
         seconds = seconds_of(value)
         if seconds is not None and 0 < seconds <= _LONGEST_S:
             return value

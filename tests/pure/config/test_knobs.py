@@ -32,6 +32,8 @@ def refusal(**knobs):
 
 @pytest.mark.parametrize(("knobs", "message"), [
     ({"batch_size": 0}, "batch-size must be at least 1, got 0"),
+    ({"checkpoint_every": "0"}, "checkpoint-every must be at least 1, or left out to save nothing, "
+     "got '0'"),
     ({"checkpoint_every": 0}, "checkpoint-every must be at least 1, or left out to save nothing, "
      "got 0"),
     ({"batch_size": 2.0}, "batch-size must be a whole number, got 2"),

@@ -99,6 +99,7 @@ def test_files_have_all_knobs_as_defaults_may_change():
     ("--codec top-k:density=a", "codec top-k: density must be a finite number, got 'a'"),
     ("--codec top-k:density=2", "codec top-k: density must be at most 1, got 2"),
     ("--mode local-sgd:outer.lr=3", "mode local-sgd has outer.lr without outer=NAME before it"),
+    ("--mode ssp:2", "mode ssp has no knob '2': write staleness=2"),
     ("--mode ssp:backup=1", "mode ssp has no knob 'backup', which is one of sync"),
     ("--mode gossip:push-sum=true", "mode gossip has no knob 'push-sum'"),
     ("--staleness 3", "unknown flag --staleness: it is now --mode ssp:staleness=..."),
@@ -118,8 +119,8 @@ def test_what_will_not_do_is_one_line(flag, line):
 
 
 @each(("value", "line"), [
-    (3, "codec must be a codec, got 3"),
-    ({"density": 0.1}, "codec must be a codec"),
+    (3, "codec must be the name of a codec, such as 'float16', got 3"),
+    ({"density": 0.1}, "codec must be the name of a codec"),
 ])  # fmt: skip
 def test_what_is_no_row(value, line):
     with pytest.raises(ConfigError, match=line):
@@ -197,9 +198,9 @@ def test_former_knobs_that_no_codec_takes(text, line):
 
 
 def test_a_former_knob_is_named_as_it_is_now():
-    with pytest.raises(ConfigError, match=r"^there is no knob codec_bucket: it is now --codec "):
+    with pytest.raises(ConfigError, match=r"^there is no knob codec_bucket: it is now codec='"):
         TrainConfig(codec="sign", codec_bucket=8)
-    with pytest.raises(ConfigError, match=r"^there is no knob staleness: it is now --mode ssp:st"):
+    with pytest.raises(ConfigError, match=r"^there is no knob staleness: it is now mode='ssp:st"):
         TrainConfig(staleness=3)
 
 

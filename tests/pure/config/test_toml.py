@@ -156,7 +156,7 @@ def test_the_text():
     ("learning_rate = 3", "unknown key 'learning_rate' (did you mean lr?)"),
     ("[train]\nlr = 3", "unknown key 'train'"),
     ('batch_size = "8"', "batch-size must be a whole number, got '8'"),
-    ("mode = {a = 1}", "mode must be a mode, got {'a': 1}"),
+    ("mode = {a = 1}", "mode must be the name of a mode, such as 'serial', got {'a': 1}"),
     ('inject = "1:delay:1"',
      """inject must be a list of texts, like ["1:delay:0.005"], got '1:delay:1'"""),
     ("steps = 3\nepochs = 2", "give --epochs or --steps, not both"),

@@ -8,7 +8,7 @@ to that one the server computes: each push is a step of SGD. Candidates take tur
 
 - mpi: a message each way for each key, in the fewest lines of mpi4py. The server takes what comes.
 - keyed: ``push_pull`` of a dictionary.
-- own: what ``psrt train`` does, where all keys are one vector, which nobody copies.
+- own: what ``psrt train`` does, where all keys are one vector, which is never copied.
 
 Goodput is as ps-lite counts it: the bytes of all keys, once, by the time to push and pull them.
 """

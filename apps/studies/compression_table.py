@@ -22,7 +22,7 @@ PAYS, OPEN, COSTS, FAILS = "pays", "open", "costs", "never"
 
 
 def cells(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return for each mode, setting and link what its runs come to, in order of first appearance.
+    """Return the results of the runs of each mode, setting and link, in order of first appearance.
 
     Args:
         rows: one per run: ``mode``, ``setting``, ``link``, ``lr``, ``bytes_sent``, and

@@ -244,7 +244,7 @@ def _judge(folder: Path, psrt: Path, job: Job, wanted: str, seen: Seen) -> str:
 
 
 def left_since(before: Set[Path]) -> list[str]:
-    """Return the segments of shared memory that are new and nobody's, even after some seconds.
+    """Return the segments of shared memory that are new and unused, even after some seconds.
 
     Other jobs on this machine have some, too, which they have mapped, or sweep soon.
     """

@@ -26,7 +26,7 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = {
-    "calm": Scenario("nobody is late"),
+    "calm": Scenario("no worker is late"),
     "delay": Scenario("the last worker needs 3 ms more at every step", ("{last}:delay:0.003",)),
     "tail": Scenario(
         "every worker now and then needs more, mostly 0.3 ms and sometimes a hundred times that: "

@@ -37,7 +37,7 @@ def draw(
     *,
     note: str = "",
 ) -> None:
-    """Draw six panels: τ by worker and by shard, skew, gap, waiting by cause, and for whom.
+    """Draw six panels: τ by worker and by shard, skew, gap, waiting by cause, and for which worker.
 
     Where workers have models of their own, how far apart these are takes the place of the skew.
     Where a mode has nothing of a kind, as an all-reduce has no staleness, its panel says so.
@@ -168,7 +168,7 @@ def _causes(axes: Axes, workers: Sequence[Waiting]) -> None:
             axes.barh(places, parts, left=starts, label=words, **_bars(workers, style))
             starts += parts
     if not starts.any():
-        _nothing(axes, "nobody waited")
+        _nothing(axes, "no worker waited")
         return
     axes.set_xlabel("of a worker's time [%]")
     axes.set_xlim(0, min(100.0, max(10.0, 1.1 * float(starts.max()))))
@@ -184,7 +184,7 @@ def _waiting_for(axes: Axes, workers: Sequence[Waiting]) -> None:
         for waiting_for, seconds in waited.waiting_for.items():
             blamed[waiting_for] = blamed.get(waiting_for, 0.0) + seconds
     if not any(blamed.values()):
-        _nothing(axes, "nobody waited for another worker")
+        _nothing(axes, "no worker waited for another")
         return
     axes.barh(list(blamed), list(blamed.values()), **_bars(workers, CAUSES[0][2]))
     axes.set_xlabel("time that all others waited for it [s]")

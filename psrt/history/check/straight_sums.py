@@ -62,12 +62,13 @@ def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> N
     ends = got.at[its]
     text = "worker {worker} ended the sum of part {flag} in round {clock} before it began"
     made.require(FRAMES, (ends > sent.at) & (got.size[its] == sent.size), text, counts=False)
-    # The next part depends on the mean of the one before.
+    # The next part depends on the mean of the previous one: in order of parts, each worker's mean
+    # must have arrived before it made the next.
     same = sent.keys("worker")
     follows = np.lexsort((sent.flag, same))
     before, after = follows[:-1], follows[1:]
     late = (same[before] != same[after]) | (ends[before] < sent.at[after])
-    text = "worker {worker} made part {flag} in round {clock} before it knew the one before"
+    text = "worker {worker} made part {flag} in round {clock} before it had the mean of the last"
     findings.on(sent.table, sent.at[after]).require(FRAMES, late, text, counts=False)
     _, leader, which = np.unique(got.keys(OfSum.flag), return_index=True, return_inverse=True)
     which = which.ravel()
@@ -76,7 +77,7 @@ def _check_means(sums: Sums, sent: Frames, got: Frames, findings: Findings) -> N
         text = "{kind} with digests {digests}, where nothing was computed"
         asked.require(FRAMES, got.column(SumFrame.digests) == 0, text, counts=False)
     because = [got.at[leader][which]]
-    text = "worker {worker} knows another mean of part {flag} in round {clock} than the others"
+    text = "worker {worker} has another mean of part {flag} in round {clock} than the others"
     asked.require(FRAMES, mean == mean[leader][which], text, because=because, counts=False)
     text = "worker {worker} has other means in round {clock} than the others"
     asked.require(FRAMES, result == result[leader][which], text, because=because, counts=False)
@@ -100,6 +101,10 @@ def _check_sent(
     """
     total = np.bincount(which, got.column(SumFrame.nbytes), minlength=len(leader)).astype(np.int64)
     times = total // nbytes
+    # Least: each of p − 1 contributions must leave its rank or be folded into one that does, and
+    # p − 1 ranks must receive the result; see the bandwidth bound in
+    # ``collective/analysis/cost.py``. Most: every rank sends its part to all others. In between, it
+    # depends on the schedule, but must be the same in all rounds.
     least, most = 2 * (sums.team - 1), sums.team * (sums.team - 1)
     holds = (times * nbytes == total) & (least <= times) & (times <= most)
     holds &= times == times[:1]

@@ -23,7 +23,7 @@ from psrt.history.check.table import (
 )
 from psrt.history.events import PRESENT, Kind
 
-#: The relative error of a duration, which is a float32.
+#: Allowed relative error of float32 times and sums: about 16 roundings of at most 2⁻²⁴ each.
 _FLOAT32 = 1e-6
 
 
@@ -33,8 +33,8 @@ def check_sums(
     """Check the workers of a mode without servers.
 
     Returns:
-        Positions of their parts and of the ends, by worker and sum; empty for serial runs, and None
-        if the workers' sums do not match.
+        Positions of their parts and of the ends, both (workers, sums); empty for serial runs, and
+        None if the workers' sums do not match.
     """
     check_local_steps(contract, table, leave, findings)
     check_silence(table, leave, table.are(Kind.REDUCE, Kind.REDUCED), findings)
@@ -43,6 +43,8 @@ def check_sums(
         return np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64)
     parts = table.where(Kind.REDUCE)
     rounds = _rounds(contract, table, parts, findings)
+    # Everything below indexes grids by (worker, sum): sums that do not match would only produce
+    # findings about the wrong sums, so the check stops at the first cause.
     if rounds is None or not findings.none:
         return None
     ends = table.where(Kind.REDUCED).reshape(rounds.shape)
@@ -108,6 +110,8 @@ def _rounds(contract: Contract, table: Table, parts: Ints, findings: Findings) -
 def _matched(table: Table, parts: Ints, ends: Ints, workers: int) -> tuple[Bools, Bools]:
     """Return which parts have an end, and which ends have a part before them, by order."""
     mine, its = table["worker"][parts], table["worker"][ends]
+    # The k-th end of a worker belongs to its k-th part: sums are never overtaken. An end without
+    # a part is clamped to some part, which does not matter, as ``begun`` is False already.
     (rank, starts), (place, _) = rank_in_group(mine, workers), rank_in_group(its, workers)
     begun = place < np.bincount(mine, minlength=workers)[its]
     of = np.minimum(starts[its] + place, len(parts) - 1)
@@ -132,6 +136,8 @@ def _check_parts(
         because=[leave[owner]],
     )
     full = float(contract.batch_size * contract.local_steps)
+    # A worker alone needs no mean, so any samples have weight 1. With others, a smaller last batch
+    # counts less; the quotient is rounded to float32, as the worker sent it.
     due = (samples > 0) if contract.workers == 1 else samples / full
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
     # If parameters differ until the end, their mean is over workers, not samples.
@@ -164,6 +170,10 @@ def _check_results(
         table.real(name)[of] for name, of in (("weight", rounds), ("weight", ends), ("rate", ends))
     )
     due = weight.sum(0)
+    # W weights are added in float32 in an order that depends on the schedule: W − 1 roundings of at
+    # most 2⁻²⁴ of a partial sum, which is at most the total, as no weight is negative. So the bound
+    # has room. Among workers there is none: all must have the same bits, and none may find a weight
+    # where the sum has none.
     same = np.abs(total - due) <= _FLOAT32 * contract.workers * due
     same &= (total == total[0]) & ((total > 0) == (due > 0))
     same &= (rate == rate[0]) & ((rate > 0) <= (due > 0))
@@ -180,7 +190,7 @@ def _check_results(
         SUMS,
         same.ravel(),
         text,
-        rest=lambda i: "somebody" if table["flag"][ends.flat[i]] else "nobody",
+        rest=lambda i: "workers" if table["flag"][ends.flat[i]] else "no worker",
         number=number,
         due=due[number],
         training=training[number],
@@ -209,13 +219,13 @@ def _check_results(
     # All stop together: in the first sum in which no worker trains any more.
     last = np.arange(wide) >= wide - 1 - contract.settles
     last &= contract.workers > 1
-    text = f"sum {{number}} of {wide} has {{who}} training; only the last one should have nobody"
+    text = f"sum {{number}} of {wide} has {{who}} training; only the last should have no worker"
     findings.on(table, rounds[0]).require(
         SUMS,
         present != last,
         text,
         number=number,
-        who=lambda i: "somebody" if present[i] else "nobody",
+        who=lambda i: "a worker" if present[i] else "no worker",
     )
 
 
@@ -237,10 +247,12 @@ def _check_causality(
     if contract.simulated:
         own = (table["kind"][step] == Kind.STEP) & (table["flag"][rounds] > 0)
         own &= not contract.mode.averages
+        # When the step began, as early as rounding allows: its end minus its duration, a float32.
         begun = times[step] - seconds[step] * (1 + _FLOAT32) - _FLOAT32
         ready = np.where(own & before, begun, ready)
     else:
         ready = np.where(before, -np.inf, ready)
+    # It suffices to compare with the last contribution: a sum taken after that one is after all.
     last = ready.argmax(0)
     number = np.tile(np.arange(rounds.shape[1]), contract.workers)
     text = "worker {worker} took sum {number} before worker {last} had contributed"
@@ -258,6 +270,7 @@ def _check_step_by_step(table: Table, steps: Ints, trained: Ints, findings: Find
     """Check that each step is shared immediately, and nothing else is."""
     text = "worker {worker} did not share its step {clock}"
     findings.on(table, steps).require(SUMS, np.isin(steps + 1, trained, assume_unique=True), text)
+    # A step and its part are adjacent events; clamped at 0, a part that comes first fails.
     step = np.maximum(trained - 1, 0)
     holds = (table["kind"][step] == Kind.STEP) & (table["worker"][step] == table["worker"][trained])
     for name in ("clock", "samples"):

@@ -221,8 +221,8 @@ class Compiler:
     ) -> Plan:
         """Compile both halves of a schedule, on different vectors, and the update in between."""
         context, apart = self._contexts.of(signature), self._contexts.of(signature + GATHERED)
-        # The two halves have a context each: a rank that has finished the scatter may begin the gather
-        # while others still scatter, and its messages must not match theirs.
+        # The two halves have a context each: a rank that has finished the scatter may begin the
+        # gather while others still scatter, and its messages must not match theirs.
         team, after = teams
         own = owned_by(name, team.rank, len(team.ranks), vector.size)
         blocks = [Span(own.start + a, own.start + b) for a, b in block_spans(own.size, BLOCK)]
@@ -250,9 +250,9 @@ class Compiler:
         if algorithm in ALGORITHMS:
             order = [rank for host in layout.hosts for rank in host]
             return owned_by(algorithm, order.index(layout.rank), layout.size, n)
-        # The same split as ``sharded`` and ``Direct`` use: an owner updates exactly the sums that it
-        # folded. On several hosts, rails split the vector first and the schedule splits each rail's
-        # part; a rank beyond the rails folds for its host but owns nothing.
+        # The same split as ``sharded`` and ``Direct`` use: an owner updates exactly the sums that
+        # it folded. On several hosts, rails split the vector first and the schedule splits each
+        # rail's part; a rank beyond the rails folds for its host but owns nothing.
         if len(layout.hosts) == 1:
             return even_spans(n, layout.size)[local]
         if local >= len(layout.rails):
@@ -430,8 +430,9 @@ class Compiler:
             schedule: the schedule of the messages.
             size: the number of ranks that run it.
         """
-        # If all ranks send in every round, an announcement would wait for a rank that is itself sending:
-        # so messages are kept short enough to need none, by what their receiver accepts unannounced.
+        # If all ranks send in every round, an announcement would wait for a rank that is itself
+        # sending: so messages are kept short enough to need none, by what their receiver accepts
+        # unannounced.
         if schedule.busy(size):
             return self._unannounced_bytes
         return (MOST_BYTES,) * len(self._unannounced_bytes)

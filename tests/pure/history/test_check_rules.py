@@ -327,10 +327,10 @@ BAD = {
         ("allreduce", "took part in 3 sums, worker 1 in 2",
          "REDUCE w1 c1 v2 > | REDUCED w1 c1 v2 x0.0 >"),
         ("allreduce", "did not share its step 1", "REDUCE w0 c1 > REDUCE w0 c1 v1 x1.0"),
-        ("allreduce", "nobody training", "REDUCED w1 c1 v2 x1.0 > REDUCED w1 c1 v2 x1.0"),
+        ("allreduce", "no worker training", "REDUCED w1 c1 v2 x1.0 > REDUCED w1 c1 v2 x1.0"),
         ("allreduce", "as present, after it left",
          "REDUCE w1 c1 v1 > REDUCE w1 c1 v1 x0.0 m0 f1"),
-        ("allreduce", "only the last one should have nobody",
+        ("allreduce", "only the last should have no worker",
          "REDUCE w0 c2 > | REDUCE w1 c1 v2 > | REDUCED w0 c2 > | REDUCED w1 c1 v2 x0.0 >"),
         ("allreduce", "which is not its last step",
          "STEP w0 c1 > | LEAVE w0 > LEAVE w0 c1 | REDUCE w0 c2 > REDUCE w0 c1 v2 x0.0 m0 | "

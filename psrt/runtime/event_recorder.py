@@ -232,7 +232,7 @@ class WorkerEventRecorder(_Recorder):
             versions: by shard.
             taus: by shard, of the push that was answered.
             pushed: by shard, the time of that push.
-            flag: PARKED after a stop for a checkpoint, which is no push.
+            flag: PARKED after a stop for a checkpoint rather than a push.
         """
         for shard, version in enumerate(versions):
             self._read(
@@ -470,13 +470,13 @@ class WorkerEventRecorder(_Recorder):
         self._leave(now, self._worker, clock, seconds)
 
     def parked(self, now: float, clock: int, step: int, told: int, seconds: float) -> None:
-        """The worker and its neighbours have come to a checkpoint.
+        """The worker and its neighbours have reached a checkpoint.
 
         Args:
             now: the time, in seconds.
             clock: gradient steps finished.
             step: of the checkpoint.
-            told: neighbours that were told.
+            told: neighbours that were notified.
             seconds: since it began to wait for that.
         """
         self._park(now, self._worker, clock, step, told, seconds)

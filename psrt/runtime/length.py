@@ -17,7 +17,7 @@ class Length:
     steps: float = math.inf
 
     def reached(self, clock: float, progress: float) -> bool:
-        """Return whether no step is left after so many of them, and so many epochs."""
+        """Return whether no step is left after that many steps and epochs."""
         return progress >= self.epochs or clock >= self.steps
 
     @property
@@ -64,7 +64,7 @@ class EpochEnds:
     """
 
     def __init__(self, clock: int = 0) -> None:
-        """Begin with an epoch, after so many steps."""
+        """Begin an epoch, after that many steps."""
         #: The first step of an epoch, or the newest one; how many epochs there were before it, nan
         #: where the next update says so; and the share of one that a step is: 0 until there were
         #: two, since nobody says how many steps there are.

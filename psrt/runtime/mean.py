@@ -60,7 +60,7 @@ def mean_of(held: Iterable[tuple[Vector, float]]) -> Mean:
 
 
 def mean_of_parts(parts: Sequence[Part], means: Sequence[Mean]) -> Mean:
-    """Put together the means of the parts of models that are cut; squares of distances add up.
+    """Put together the means of the parts of split models; squares of distances add up.
 
     Args:
         parts: what each is of a model, together all of it.

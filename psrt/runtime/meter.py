@@ -54,7 +54,7 @@ class Meter:
         self._stopped: float | None = None
         #: Bytes before training.
         self._bytes = (port.bytes_sent, port.bytes_received)
-        #: Seconds of training and bytes before the checkpoint that this run went on from.
+        #: Seconds of training and bytes before the checkpoint that this run resumed from.
         self._earlier = (0.0, 0, 0)
         #: Of these seconds, those with other ranks, whose counts are not part of these.
         self.spent = 0.0
@@ -63,7 +63,7 @@ class Meter:
         #: The newest reports, which a checkpoint has: they may not have come to the records yet,
         #: and the last one may tell of time after the last window of these.
         self._reports: deque[Report] = deque(maxlen=_FEW)
-        #: Those of the run that this one goes on with.
+        #: Those of the run that this one resumes.
         self._again: list[Report] = []
         #: What it reports, which its worker's strategy counts.
         self.counts = WorkerFold()
@@ -79,7 +79,7 @@ class Meter:
         """Have a checkpoint keep more of the newest reports.
 
         For where workers are at clocks of their own when it is made: some have reported steps that
-        others have not come to, which are in no record then. Who goes on reports them once more.
+        others have not reached, which are in no record then. A resumed run reports them again.
         """
         self._reports = deque(self._again, _KEPT)
 

@@ -144,7 +144,7 @@ NamedShape = tuple[str, tuple[int, ...]]
 
 
 class OwnLoop:
-    """What is trained in a loop of the user's own; a ``Problem`` but for its batches."""
+    """What is trained in the user's own loop; a ``Problem`` except for its batches."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class OwnLoop:
             load_state: takes it back.
             held: what is trained beside the parameters; None: there is nothing.
             tensors: returns what ``model.safetensors`` has, of parameters (n,).
-            nothing: what is said where no worker has taken a step.
+            nothing: the error's text where no worker has taken a step.
             may_be_zero: whether the first gradient may be zero in every element.
         """
         self.initial = initial
@@ -189,7 +189,7 @@ class OwnLoop:
         self.without_gradient: Sequence[str] = ()
         #: The worker of this rank; None at one of servers.
         self.member: Member | None = None
-        #: This worker's place among those that the epoch is dealt out to, and their number.
+        #: This worker's place among those that share the epoch's samples, and their number.
         self.place, self.places = 0, 0
         #: What the loop has said of held-out data, and the fingerprint of the parameters then.
         self._told: tuple[int, Mapping[str, float]] = 0, {}

@@ -44,7 +44,7 @@ _ENDLESS = 1 << 40
 class PipeDream(CutProblem):
     """One worker's part of a pipeline that is never drained within an epoch."""
 
-    # No batch is under way where an epoch ends, so no weights are stashed.
+    # No batch is in progress where an epoch ends, so no weights are stashed.
     saved: ClassVar[tuple[str, ...]] = ("_clock", "passed")
     drains: ClassVar[bool] = True
 
@@ -78,7 +78,7 @@ class PipeDream(CutProblem):
             place: which stage this is, and how many there are.
             is_first: whether this is the first cell.
             length: of training, after which no batch is begun.
-            rate: of each gradient by its staleness; None weakens none.
+            rate: of each gradient by its staleness; None scales none down.
             counts: whether to count staleness; not where servers do.
             now: returns the time of the events.
             events: records the steps; None for no history.
@@ -92,7 +92,7 @@ class PipeDream(CutProblem):
         assert schedule.staleness is not None, "only an asynchronous schedule has stale gradients"
         self._stage, self._schedule, self._place = stage, schedule, place
         self._length, self._rate = length, rate
-        #: Batches under way after a step, at most, D: as many weights are stashed.
+        #: Batches in progress after a step, at most, D: as many weights are stashed.
         self.depth = schedule.staleness(number, stages, _ENDLESS)
         self._stash = [np.empty(stage.n, np.float32) for _ in range(self.depth)]
         #: The same, for layers.
@@ -119,7 +119,7 @@ class PipeDream(CutProblem):
 
     @property
     def stash_bytes(self) -> int:
-        """Bytes of older parameters that batches under way still need."""
+        """Bytes of older parameters that batches in progress still need."""
         return sum(it.nbytes for it in self._stash)
 
     @property

@@ -124,8 +124,8 @@ def matrices_of(problem: Problem, n: int) -> tuple[Matrix, ...]:
     """Return the matrices that a problem names among its n parameters, none if it does not.
 
     Raises:
-        ConfigError: if they are not three whole numbers each, or do not lie in [0, n) one behind
-            the other.
+        ConfigError: if they are not three whole numbers each, or do not lie in [0, n) one after
+            another.
     """
     asked = getattr(problem, "matrices", None)
     given = asked() if callable(asked) else ()
@@ -138,7 +138,7 @@ def matrices_of(problem: Problem, n: int) -> tuple[Matrix, ...]:
 
 
 def labels_of(problem: Problem) -> np.ndarray:
-    """Return the label of each training sample, (N,) integers, of a problem that is dealt out.
+    """Return the label of each training sample, (N,) integers, where samples are assigned.
 
     Raises:
         ConfigError: if it does not say them, or its batches cannot be of given samples.
@@ -238,7 +238,7 @@ class Supervised:
             worker: its number, in ``[0, workers)``.
             workers: their number, W.
             epoch: counted from 0.
-            samples: (b,) intp for each step; None where nothing is dealt out.
+            samples: (b,) intp for each step; None where samples are not assigned.
         """
         if samples is not None:
             return _Epoch(self, len(samples), samples.__getitem__)

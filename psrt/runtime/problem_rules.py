@@ -116,7 +116,7 @@ def nothing_trained(problem: object) -> ConfigError:
 
 
 def not_a_loss(loss: object) -> ConfigError:
-    """Return the error for a loss that is no number."""
+    """Return the error for a loss that is not a number."""
     hint = "; the gradient goes into out" if isinstance(loss, tuple) else ""
     return ConfigError(f"loss_and_grad() returned {_said(loss)}, expected the mean loss{hint}")
 
@@ -130,7 +130,7 @@ def not_matrices(matrices: object) -> ConfigError:
 
 
 def no_labels(problem: object) -> ConfigError:
-    """Return the error for a problem whose samples cannot be dealt out."""
+    """Return the error for a problem whose samples cannot be assigned."""
     return ConfigError(
         f"the problem, {_kind(problem)}, has no labels() that returns the label of each sample, by "
         "which samples are partitioned; batches() then gets those of each step as fourth argument"

@@ -22,7 +22,7 @@ from psrt.runtime.conserved import Conserved, conserved
 
 
 class Digests(NamedTuple):
-    """What became of a gradient, 31 bits of a CRC-32 each; 0 of what there is not."""
+    """What became of a gradient, 31 bits of a CRC-32 each; 0 of a part that is missing."""
 
     frame: int
     #: What the frame decodes to; at a worker with error feedback only, which has to know it.

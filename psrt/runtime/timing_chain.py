@@ -1,4 +1,4 @@
-"""A model that can be cut into stages, without numbers: for simulations of time alone."""
+"""A model that can be split into stages, without numbers: for simulations of time alone."""
 
 from __future__ import annotations
 

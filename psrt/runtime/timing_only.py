@@ -55,7 +55,7 @@ class TimingOnlyProblem:
             n: elements that the parameters would have.
             batch_size: samples of one worker's step.
             steps: of an epoch, for each worker; every batch is full.
-            samples: of the data set, cut into batches as by ``BatchPlan``, or dealt out.
+            samples: of the data set, split into batches as by ``BatchPlan``, or assigned.
             labels: (N,) integers, of those samples; None where nobody will ask.
             spans: the gradient's spans in the order in which they would become ready, see
                 ``Problem``; without any, the whole at once.
@@ -84,7 +84,7 @@ class TimingOnlyProblem:
 
     def labels(self) -> np.ndarray[Any, Any]:
         """Return the labels of the samples."""
-        assert self._labels is not None, "made for samples that are dealt out"
+        assert self._labels is not None, "made for samples that are assigned"
         return self._labels
 
     def batches(

@@ -2,7 +2,7 @@
 
 The one place where an update is computed: a server does it on its span, a rank without servers
 and a serial run on the whole vector, so they agree to the bit. Everything is element-wise, so
-the cut into shards and blocks does not show in the result.
+the split into shards and blocks does not show in the result.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Updater:
     def block(self, span: Span, theta: Vector, gradient: Vector, out: Vector) -> None:
         """Update one block; each block once, in any order.
 
-        Every optimizer is element-wise, so ranks that share out the blocks get the same bits as
+        Every optimizer is element-wise, so ranks that divide the blocks get the same bits as
         one that updates them all. A rank touches only its own blocks of the optimizer's state, and
         the kernel never allocates pages that are not touched.
 

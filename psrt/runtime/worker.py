@@ -76,7 +76,7 @@ class Worker:
             length: when to stop.
             dealt: returns the samples of each step of an epoch, with those workers; None where the
                 problem chooses.
-            members: returns the workers that an epoch is dealt out to, ascending; None: all.
+            members: returns the workers that share an epoch's samples, ascending; None: all.
             clip_norm: largest l2 norm of a gradient, None for any; needs the whole gradient, so
                 ``strategy`` must take none in parts.
             no_gradient: refuses to move what has no gradient; None lets it be.
@@ -88,7 +88,7 @@ class Worker:
         self._port = port
         #: The model and data, or this worker's part of a model.
         self.problem = problem
-        #: The part of a model that is cut, which is computed together with other workers.
+        #: The part of a split model, which is computed together with other workers.
         self._cut = problem if isinstance(problem, CutProblem) else None
         if isinstance(problem, PipeDream) and problem.counts:
             strategy.counts.count_ages(worker)
@@ -103,7 +103,7 @@ class Worker:
         #: Reports what the strategy and this worker count.
         self.meter = meter
         self._counts = meter.counts = strategy.counts
-        #: Its number, among the workers of its part where a model is cut.
+        #: Its number, among the workers of its part where a model is split.
         self.number = worker
         #: What messages call it.
         self._name = port.role_map.worker_name(worker)
@@ -144,19 +144,19 @@ class Worker:
         self._taken = 0
         #: The share that a batch is of this epoch or, before its first one, of the one before.
         self._share = 0.0
-        #: The number of workers that this epoch was dealt out to.
+        #: The number of workers that share this epoch's samples.
         self._among = self._workers
         #: Called between two steps, with the clock, where this worker's state is part of a cut: all
-        #: workers come to that clock, and nothing is under way. Returns whether the run ends there,
+        #: workers reach that clock, and nothing is in flight. Returns whether the run ends there,
         #: for all of them. None costs nothing.
         self.at_boundary: Callable[[int], Awaitable[bool]] | None = None
         #: Whether it does.
         self._stops = False
-        #: Whether it had left before the checkpoint that this run goes on from.
+        #: Whether it had left before the checkpoint that this run resumes from.
         self.has_left = False
         #: Bytes of saying so, while what has left is saved.
         self._leave_bytes = 0
-        #: Whether the others have gone on without it.
+        #: Whether the others have continued without it.
         self.is_fenced = False
         #: Called when this worker has done all its steps, before others learn it.
         self.at_end: Callable[[], Awaitable[None]] | None = None
@@ -172,7 +172,7 @@ class Worker:
 
     async def _run(self) -> Meter:
         self.meter.begin()
-        await self._park()  # as who goes on from a checkpoint was when it was made
+        await self._park()  # as every worker was when the checkpoint was made that it resumes from
         await self.strategy.set_out()
         while not self._finished(self.epoch):
             batches = await self._batches(self.epoch)
@@ -189,14 +189,14 @@ class Worker:
                 await self._report(self._model(self._port.theta), epoch_end=True)
         theta = self._port.theta
         if self._port.theta_memory is ThetaMemory.SHARED:
-            # Workers with more data go on, and their next versions are made there.
+            # Workers with more data continue, and their next versions are made there.
             np.copyto(self._gradient, theta)
             theta = self._gradient
         await self.strategy.finish()
         if self.strategy.cut:
             await self._boundary()
-        # What is saved has left: who goes on from it does not say so to servers again, as it does
-        # to neighbours, who wait for each other at their end.
+        # What is saved has left: when it resumes, it does not say so to servers again, as it does
+        # to neighbours, which wait for each other at their end.
         left = self.has_left and bool(self._port.role_map.servers)
         self.has_left = self.at_end is not None
         if self.at_end is not None:
@@ -229,7 +229,7 @@ class Worker:
         return tree | {"problem": own()} if callable(own) else tree
 
     def restore(self, tree: Tree) -> None:
-        """Go on from what ``state`` returned, before ``run``; nothing of the tree is kept.
+        """Resume from what ``state`` returned, before ``run``; nothing of the tree is kept.
 
         Raises:
             CheckpointError: if it is of another worker, or another problem.
@@ -340,7 +340,7 @@ class Worker:
                 break
             empty = False
             if index < self._taken:
-                continue  # taken before the checkpoint that this run goes on from
+                continue  # taken before the checkpoint that this run resumes from
             if self._finished(progress):
                 return False
             if self._skip:
@@ -361,7 +361,7 @@ class Worker:
 
     @property
     def taken(self) -> int:
-        """The number of batches of this epoch that are behind it, or are to be passed over."""
+        """The number of batches of this epoch that are behind it, or are skipped."""
         return self._taken
 
     @property
@@ -505,7 +505,7 @@ class Worker:
         )
 
     async def _clip(self, limit: float) -> None:
-        """Scale this step's gradient down to a norm, that of all its parts where the model is cut.
+        """Scale this step's gradient down to a norm; of a split model, that of all its parts.
 
         Here, before any strategy has it: rates, codecs and sums are not linear, so a factor that
         one of them took along would mean something else with each.
@@ -517,7 +517,7 @@ class Worker:
             np.multiply(self._gradient, np.float32(factor), out=self._gradient)
 
     async def _norm(self) -> float:
-        """Return the norm of this step's gradient, of all its parts where the model is cut."""
+        """Return the norm of this step's gradient, of all its parts where the model is split."""
         return math.sqrt(await self.compute.total(square_sum(self._gradient)))
 
     async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:

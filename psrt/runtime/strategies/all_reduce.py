@@ -65,7 +65,7 @@ class AllReduce(Strategy):
             check_every: updates between two checks that θ is the same everywhere; 0 for none.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
             codec: makes the messages of the buckets; None sends numbers as they are.
-            shard: None, or the optimizer's state is shared out.
+            shard: None, or the optimizer's state is sharded.
             events: records events for the history; None keeps none.
         """
         n = port.role_map.n

@@ -93,7 +93,7 @@ class Ingredients:
     events: WorkerEventRecorder | None = None
     #: The all-reduce of the control values, where it is known; None leaves it to the config's.
     control_algorithm: str | None = None
-    #: Whom workers mix with; None where they do not.
+    #: The graph on which workers mix; None where they do not.
     topology: Topology | None = None
     #: What a worker that averages in pairs does when, in a replay.
     turns: Turns | None = None

@@ -77,7 +77,7 @@ class Leader(Gossip):
         self._ranks = 0
         #: When it last got ready for a round at the end of a step.
         self._ready_at = -math.inf
-        #: Seconds of waiting in this step, and those that no event has told of.
+        #: Seconds of waiting in this step, and those that no event has yet.
         self._waited = self._untold = 0.0
 
     async def set_out(self) -> None:
@@ -115,7 +115,7 @@ class Leader(Gossip):
         return step.clock + 1
 
     async def leave(self, clock: int) -> None:
-        """Go on with the rounds of its members; then tell other hosts, and wait for these."""
+        """Continue the rounds of its members; then notify other hosts, and wait for them."""
         at = self.updates
         await self._hold(at)
         while self._pool(at):
@@ -199,7 +199,7 @@ class Leader(Gossip):
             events.note((events.offered, *note))
 
     def _note_result(self) -> None:
-        """Record what this worker goes on with, for which it has waited already."""
+        """Record what this worker continues with, for which it has waited already."""
         if (events := self._events) is not None:
             note = self._port.now(), self.updates, events.content(self._theta), 0.0, math.nan
             events.note((events.mixed, *note))
@@ -211,7 +211,7 @@ class Leader(Gossip):
         self._untold += seconds
 
     def _tell(self) -> float:
-        """Return the seconds of waiting that no event has told of, which the next one does."""
+        """Return the seconds of waiting that no event has yet; the next one does."""
         seconds, self._untold = self._untold, 0.0
         return seconds
 

@@ -26,7 +26,7 @@ class ControlSum:
         """
         span: Span = controls_of(port)[number]
         self._values = control_of(port, number)
-        #: None where there is one worker, who knows all there is to know.
+        #: None where there is one worker, which knows everything by itself.
         self._sum: Reduction | None = None
         if len(port.role_map.workers) > 1:
             self._sum = port.reduction(span, algorithm, None)

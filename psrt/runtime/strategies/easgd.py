@@ -112,7 +112,7 @@ class ElasticAverager(Averager):
         np.copyto(theta, own)
 
     def go_on(self, averages: int) -> None:
-        """Go on from a checkpoint: in rounds, averages are those of the servers."""
+        """Resume from a checkpoint: in rounds, averages are those of the servers."""
         self._push_pull.go_on(averages)
 
     def begin(self, step: Step) -> None:

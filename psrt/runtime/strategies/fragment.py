@@ -57,7 +57,7 @@ class Fragment:
             start += span.size
         #: This worker's steps and samples since it was last sent.
         self.steps = self.samples = 0
-        #: Whether it is under way, and whether the sums of its control values and of its numbers
+        #: Whether it is in progress, and whether the sums of its control values and of its numbers
         #: have begun.
         self.under_way = self.asking = self.summing = False
         #: The clock with which it was sent, and seconds of waiting for its round.

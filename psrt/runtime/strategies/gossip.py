@@ -1,4 +1,4 @@
-"""The strategy of gossip in rounds: a local step, and an average with neighbours."""
+"""The strategy of synchronous gossip: a local step, and an average with neighbours."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Gossip(LocalSteps):
 
     @property
     def vector(self) -> Vector:
-        """What it brings to the mean; filled where a run goes on."""
+        """What it brings to the mean; filled where a run is resumed."""
         return self.held[0]
 
     def go_on(self, clock: int) -> None:
@@ -120,7 +120,7 @@ class Gossip(LocalSteps):
         self.counts.stats.left = dict(self._neighbours.part.left)
 
     def _wait(self, seconds: float) -> None:
-        """Count for whom this worker waited: for whoever came last, if for anybody."""
+        """Count which worker this one waited for: the last to arrive, if any."""
         neighbours = self._neighbours
         worker, neighbours.waited_for = neighbours.waited_for, -1
         if worker < 0:

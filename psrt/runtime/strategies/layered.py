@@ -61,7 +61,7 @@ class LayeredAllReduce(Strategy):
             port: of a job without servers, with room for what this worker holds.
             updater: makes what takes the step, of that many elements.
             work: computes the layers: of the whole model, or of this worker's part.
-            shard: what workers share out.
+            shard: what is divided among workers.
             algorithm: ``auto`` or the name of an all-reduce.
             batch_size: samples of a full batch.
             spans: of the layers, the last one first.
@@ -95,7 +95,7 @@ class LayeredAllReduce(Strategy):
             events=events,
         )
         self._theta, self._gradient = port.theta, gradient_of(port)
-        #: θ as the layers of a model that is cut are given it.
+        #: θ as the layers of a split model are given it.
         self._read = read_only(port.theta)
         self._layers = layers = spans[::-1]
         self._cut = work if isinstance(work, CutProblem) else None

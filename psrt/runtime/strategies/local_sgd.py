@@ -88,7 +88,7 @@ class ServerAverager(Averager):
         self._base = None if encoder is None else port.theta.copy()
 
     def go_on(self, averages: int) -> None:
-        """Go on from a checkpoint: its averages are the rounds of the servers."""
+        """Resume from a checkpoint: its averages are the rounds of the servers."""
         self._push_pull.go_on(averages)
 
     def begin(self, step: Step) -> None:
@@ -243,14 +243,14 @@ class LocalSGD(LocalSteps):
         await self._averager.park(self.updates)
 
     def go_on(self, clock: int) -> None:
-        """Go on from a checkpoint, which is of an average."""
+        """Resume from a checkpoint, which is of an average."""
         self._averager.go_on(self.updates)
 
     def begin(self, step: Step) -> None:
         """Note when a step begins."""
         if not self._steps:
             self._averager.begin(Step(self.updates, 0, step.progress))
-        self._since = self._port.now()  # after that, which is no part of the step
+        self._since = self._port.now()  # after that, which does not belong to the step
 
     async def step(self, step: Step) -> int:
         """Take a local step, and average if one is due."""

@@ -37,7 +37,7 @@ class Neighbours:
     """Sends to the receivers of a round, and takes its senders' vectors, in worker order.
 
     Vectors arrive in any order, and a neighbour may be ahead. They are taken in worker order, so
-    that the same numbers give the same bits; a vector that arrives out of turn is kept.
+    that the same numbers give the same bits; a vector that arrives out of order is kept.
 
     **Leaving.** The last message of a worker replaces its vector in that round and all later ones,
     so all its receivers learn of its departure in the same round. Under push-sum senders must know
@@ -54,11 +54,11 @@ class Neighbours:
 
         Args:
             port: of a worker with neighbours.
-            part: whom it mixes with, and with which weights.
+            part: its neighbours, and their weights.
             framed: whether they send frames of a codec.
         """
         self._port, self._framed = port, framed
-        #: Whom it mixes with, as long as they are there.
+        #: Its neighbours, as long as they are there.
         self.part = part
         self._worker = part.rank
         self._ranks = port.role_map.workers
@@ -212,7 +212,7 @@ class Neighbours:
         self.waited_for = worker
         for readers in self._readers:
             if readers.get(worker, clock) < clock:
-                del readers[worker]  # who comes to a round has taken what was for earlier ones
+                del readers[worker]  # a worker in a round has taken what was for earlier ones
         if not message.weight:
             self._ready[worker] = clock + 1
             return None

@@ -125,7 +125,7 @@ class EagerSteps:
         self._theta, self._wire = port.theta, gradient_of(port)
         #: θ_i as of this worker's last outer step of each fragment.
         self._base = port.theta.copy()
-        #: Δ_i/W while a fragment is under way, then mean Δ − Δ_i/W, the others' part.
+        #: Δ_i/W while a fragment is in flight, then mean Δ − Δ_i/W, the others' part.
         self._rest = np.zeros_like(self._base)
         self._share = np.float32(1.0 / len(port.role_map.workers))
         self._delta, self._step = np.empty((2, min(BLOCK, port.theta.size)), np.float32)

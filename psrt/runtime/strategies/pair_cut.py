@@ -6,13 +6,13 @@ Each worker saves at its own step, when it learns of a checkpoint or a neighbour
    they have sent ``Park`` already.
 2. It sends ``Park`` to all neighbours that still train: it has no offer in flight then.
 3. It takes messages until each of them has sent ``Park``, too, or has left. A message after a
-   neighbour's ``Park`` belongs to the time after the checkpoint, and is put aside.
-4. It is saved, and takes the messages put aside after its next step.
+   neighbour's ``Park`` belongs to the time after the checkpoint, and is deferred.
+4. It is saved, and takes the deferred messages after its next step.
 
 So for any two neighbours, everything that one sent before its ``Park`` has been taken, and nothing
 that it sent after: an average is in both parts of the checkpoint, or in neither. A worker passes 3
 only once its neighbours have passed 2. So neighbours are at most one checkpoint apart, and at most
-one message of each is put aside: an offer, which is not answered until 4, the next ``Park``, or
+one message of each is deferred: an offer, which is not answered until 4, the next ``Park``, or
 ``Leave``. There is no deadlock: a worker in 1 waits for one that answers in any state, and a worker
 in 3 waits for others to reach 2.
 
@@ -91,7 +91,7 @@ class PairCut:
         return f"{numbered('worker', missing)} to stop for a checkpoint" if missing else ""
 
     def end(self) -> list[Mix | Leave | Park]:
-        """Return what was put aside; this worker is saved, and goes on."""
+        """Return what was deferred; this worker is saved, and continues."""
         aside, self.aside = self.aside, []
         self.due, self._has_begun = 0, False
         self._parked.clear()

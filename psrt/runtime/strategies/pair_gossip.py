@@ -33,7 +33,7 @@ class Turns(Protocol):
     """What a worker does when: all that is free in a run, so a replay brings its own."""
 
     def partner(self, clock: int) -> int | None:
-        """Return whom to offer something before step ``clock``; None for nobody."""
+        """Return the neighbour to make an offer to before step ``clock``; None for none."""
         ...
 
     async def poll(self, clock: int) -> Message | None:
@@ -52,7 +52,7 @@ class FreeTurns:
         self._port, self._pairs = port, pairs
 
     def partner(self, clock: int) -> int | None:
-        """Return whom chance chooses."""
+        """Return the neighbour that the draw chooses."""
         return self._pairs.draw()
 
     async def poll(self, clock: int) -> Message | None:
@@ -75,7 +75,7 @@ class PairGossip(LocalSteps):
     a checkpoint, see ``pair_cut``.
     """
 
-    # What was put aside comes once more; so does ``Leave`` of those that had left.
+    # What was deferred comes once more; so does ``Leave`` of those that had left.
     saved: ClassVar[tuple[str, ...]] = ("vector", "_pairs")
     by_element: ClassVar[tuple[str, ...]] = ("vector",)
     owns_theta = False  # its sum is kept from one average to the next
@@ -94,7 +94,7 @@ class PairGossip(LocalSteps):
         Args:
             port: of a worker with neighbours, in whose ``theta`` the initial parameters are.
             updater: takes the steps.
-            pairs: says whom it averages with.
+            pairs: says which neighbour it averages with.
             turns: says when; None as soon as possible.
             events: records events for the history; None keeps none.
         """
@@ -110,7 +110,7 @@ class PairGossip(LocalSteps):
         #: The checkpoint that is next; the one that this worker parks for now, as ``Params.cut``,
         #: 0 for none; and the step of its newest.
         self._next, self._cut, self._last_cut = PairCut(), 0, 0
-        #: Messages that were put aside there, and are taken after the next step.
+        #: Messages that were deferred there, and are taken after the next step.
         self._aside: deque[Message] = deque()
         self.has_lost = False
         self._clock = 0
@@ -131,13 +131,13 @@ class PairGossip(LocalSteps):
 
     @property
     def vector(self) -> Vector:
-        """θ, as it is saved; filled where a run goes on."""
+        """θ, as it is saved; filled where a run is resumed."""
         assert self._pairs.open is None, "no checkpoint has half of an average"
         return self._theta
 
     @property
     def at_cut(self) -> bool:
-        """Whether this worker and its neighbours have come to a checkpoint."""
+        """Whether this worker and its neighbours have reached a checkpoint."""
         return self._cut != 0
 
     @property
@@ -147,7 +147,7 @@ class PairGossip(LocalSteps):
 
     @property
     def early_bytes(self) -> int:  # type: ignore[override]
-        """Bytes of what was put aside, and of ``Leave`` of those that will say so again."""
+        """Bytes of what was deferred, and of ``Leave`` of those that will say so again."""
         aside = self._next.aside
         vectors = sum(type(it) is Mix for it in aside)
         each = ITEMSIZE * self._port.role_map.n
@@ -177,7 +177,7 @@ class PairGossip(LocalSteps):
         return self._aside.popleft() if self._aside else await self._turns.poll(clock)
 
     async def _come_to(self, cut: int, clock: int) -> None:
-        """Come to a checkpoint together with the neighbours, see ``pair_cut``."""
+        """Reach a checkpoint together with the neighbours, see ``pair_cut``."""
         port, pairs, receive, coming = self._port, self._pairs, self._turns.receive, self._next
         began = port.now()
         while pairs.open is not None:
@@ -197,12 +197,12 @@ class PairGossip(LocalSteps):
             events.parked(now, clock, self._last_cut, len(told), now - began)
 
     async def park(self, clock: int) -> None:
-        """Go on; what was put aside is taken after the next step, to count for that one."""
+        """Continue; what was deferred is taken after the next step, to count for that one."""
         self._cut = 0
         self._aside.extend(self._next.end())
 
     def go_on(self, clock: int) -> None:
-        """Go on at a clock."""
+        """Continue at a clock."""
         self._clock = clock
 
     async def finish(self) -> None:

@@ -72,7 +72,7 @@ class Pairs:
         self._seed = seed
         #: The neighbours that have left, and the clock that each left at.
         self.left: dict[int, int] = {}
-        #: Those of them that have said so since this run began, or went on.
+        #: Those of them that have said so since this run began, or was resumed.
         self.gone: set[int] = set()
         #: The offer that is neither answered nor void.
         self.open: Offer | None = None
@@ -92,7 +92,7 @@ class Pairs:
         return tuple(it for it in self.neighbours if it not in self.gone)
 
     def draw(self) -> int | None:
-        """Return whom to offer something next; None if that is nobody now.
+        """Return the neighbour to make an offer to next; None if there is none now.
 
         It is one of those that are still training, by seed, worker and number of the offer alone.
         """

@@ -93,7 +93,7 @@ class PushPull(Strategy):
         #: Of the reads that gradients may be of, the newest last.
         self._reads = deque([self.versions], 1 if late is None else late.depth + 1)
         self._clock = 0
-        #: See ``cut``, which a checkpoint has: who goes on from it parks first, as who goes on.
+        #: See ``cut``, which a checkpoint has: a worker that resumes from it parks first.
         self._cut = 0
         #: Whether the run ends there.
         self._ends = False
@@ -115,7 +115,7 @@ class PushPull(Strategy):
 
     @property
     def at_cut(self) -> bool:
-        """Whether nothing is under way, and all workers come to this."""
+        """Whether nothing is in flight, at a point that all workers reach."""
         return not self._parks or self._cut > 0
 
     @property
@@ -138,7 +138,7 @@ class PushPull(Strategy):
             events.note((events.read, now, clock, self.versions.copy(), none, since, PARKED))
 
     def go_on(self, clock: int) -> None:
-        """Go on from a checkpoint: in rounds, a worker's clock is the version of every shard."""
+        """Resume from a checkpoint: in rounds, a worker's clock is the version of every shard."""
         self.versions[:] = [clock] * len(self.versions)
         self._clock = clock
         self._has_read = True

@@ -1,9 +1,9 @@
-"""Which elements a worker owns where something is shared out, and where it keeps them.
+"""Which elements a worker owns where something is sharded, and where it keeps them.
 
 Of each bucket a worker owns one part, that whose sums the all-reduce finishes on it. It keeps what
 belongs to its parts side by side, in the order of the buckets: m elements, about n/W.
 
-Where gradients are shared out, buckets take two places in turn: one is computed while the one
+Where gradients are sharded, buckets take two places in turn: one is computed while the one
 before is on its way to its owners. So do the gathered parameters, behind the m of its own.
 """
 
@@ -22,7 +22,7 @@ from psrt.transport.port import Held, Port
 class Shares:
     """The parts of one worker."""
 
-    #: What is shared out.
+    #: What is sharded.
     shard: Sharing
     #: The spans that are summed, each by itself.
     buckets: tuple[Span, ...]
@@ -64,7 +64,7 @@ class Shares:
         return [self.most + at for at in places_of(self.buckets)]
 
     def memory(self, n: int, vectors: int) -> Memory:
-        """Return the memory of this worker, with an optimizer that keeps so many vectors."""
+        """Return the memory of this worker, with an optimizer that keeps that many vectors."""
         whole, own, some = (ITEMSIZE * it for it in (n, self.size, room_of(self.buckets)))
         if self.shard is Sharing.OPTIMIZER:
             return Memory(whole, whole, vectors * own)
@@ -98,7 +98,7 @@ def shares_of(port: Port, shard: Sharing, algorithm: str, buckets: Sequence[Span
 
     Args:
         port: of a job without servers.
-        shard: what is shared out.
+        shard: what is sharded.
         algorithm: ``auto`` or the name of an all-reduce.
         buckets: spans that are summed, each by itself.
 

@@ -1,19 +1,19 @@
-"""The strategy of streaming local SGD: the model is averaged in parts, while local steps go on.
+"""The strategy of streaming local SGD: the model is averaged in parts, while local steps continue.
 
 Each worker sends a fragment of its parameters when it is due, in a fixed turn, and takes the mean
 of all workers' a number of its own steps later. The numbers of a run depend on the steps alone and
 not on when messages arrive: a worker that needs a mean that is not there waits for it.
 
-The k-th fragment that a worker sends is summed with the k-th of each other worker, whoever has got
-further. So all workers send the same fragments in the same turn, and one that is done goes on to
-take part with weight zero until nobody is training.
+The k-th fragment that a worker sends is summed with the k-th of each other worker, whichever has
+got further. So all workers send the same fragments in the same order, and one that is done
+continues to take part with weight zero until no worker is training.
 
-At the end of its training a worker waits for what is under way, sends every fragment once more in
+At the end of its training a worker waits for what is in flight, sends every fragment once more in
 which it has made a step since, and takes the means as they are: so all end with the same bits.
 
 **With a codec** the sum of a fragment begins when its divisor is known. As all workers begin all
 sums in the same order, the next fragment's weights set out after that: nobody waits for it, but
-where several fragments are under way, one may set out a step or more after it was sent. What ends
+where several fragments are in flight, one may set out a step or more after it was sent. What ends
 the differences between eager workers goes as it is: parameters, once.
 """
 
@@ -103,7 +103,7 @@ class StreamingSGD(LocalSteps):
         what = described(period, sizes, eager=self._eager is not None)
         frames = frame_plan(codecs, "a period")
         self.plan = ReducePlan(chosen, why, 1, False, control, frames, what, largest.size)
-        #: Fragments under way, the one that was sent first at the front.
+        #: Fragments in flight, the one that was sent first at the front.
         self._under_way: deque[Fragment] = deque()
         #: Fragments sent so far; the next one is this, modulo their number.
         self._round = 0
@@ -118,7 +118,7 @@ class StreamingSGD(LocalSteps):
 
     @property
     def at_cut(self) -> bool:
-        """Whether nothing is under way, on this worker and so on all: they send in step."""
+        """Whether nothing is in flight, on this worker and so on all: they send in step."""
         return not self._under_way
 
     def begin(self, step: Step) -> None:
@@ -228,15 +228,15 @@ class StreamingSGD(LocalSteps):
                 break
 
     async def _known(self, sent: Fragment) -> float:
-        """Wait for the control values of a fragment under way; return the total weight."""
+        """Wait for the control values of a fragment in flight; return the total weight."""
         for fragment in self._under_way:
             total = await fragment.known()
             if fragment is sent:
                 return total
-        raise AssertionError("it is under way")
+        raise AssertionError("it is in flight")
 
     async def _arrive_all(self) -> None:
-        """Take everything that is under way; of eager steps, leave the newest of each fragment."""
+        """Take everything that is in flight; of eager steps, leave the newest of each fragment."""
         if self._eager is None:
             while self._under_way:
                 await self._arrive()

@@ -1,4 +1,4 @@
-"""The strategy of gossip with gradient tracking, for workers whose data is not alike."""
+"""The strategy of gossip with gradient tracking, for workers with non-IID data."""
 
 from __future__ import annotations
 

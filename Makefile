@@ -341,6 +341,7 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 # All again, else navigation has the old titles of pages that did not change.
 SPHINX = $(PY) -m sphinx --fresh-env --write-all --quiet --fail-on-warning --keep-going --nitpicky
 docs-site: $(VENV)/.has-docs  ## the pages as a site in docs/_build/html; its examples and links tried
+	rm -rf docs/_build  # which may have pages of before
 	$(SPHINX) -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(PY) -m pytest -rs tests/site

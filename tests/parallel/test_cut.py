@@ -97,7 +97,7 @@ def test_a_run_is_recorded_checked_and_repeated(comm, shared_folder, flags, rank
     assert any("the same parameters to the bit" in line for line in lines)
     header, cells = read_cells(out)
     assert sum(cell.header.n for cell in cells) == header.n == run.theta.size
-    with pytest.raises(ConfigError, match="of a model that was cut into"):
+    with pytest.raises(ConfigError, match="of a model that was split into"):
         read_history(out)
 
 

@@ -229,5 +229,5 @@ class InOrderOfArrival(Sequencer):
 def test_what_was_not_held_back_is_found_out(comm, record, monkeypatch):
     recorded, _ = record({"mode": "async"})
     monkeypatch.setattr("psrt.job.session.Sequencer", InOrderOfArrival)
-    with pytest.raises(ReplayError, match="came to other parameters"):
+    with pytest.raises(ReplayError, match="ended with other parameters"):
         psrt.run(psrt.recorded_config(recorded, inject=others_slow(recorded)), comm=comm)

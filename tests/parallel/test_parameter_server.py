@@ -113,11 +113,13 @@ def test_what_comes_out_of_turn_is_told_in_its_own_words(comm):
             server.pull(fresh=fresh)
     with server:
         if server.serves:
-            with pytest.raises(ConfigError, match="this rank serves"):
+            with pytest.raises(ConfigError, match="this rank is a server"):
                 server.push({"b": np.ones(3, np.float32)})
         else:
             server.push({"b": -np.ones(3, np.float32)})
-    told = "this rank serves" if server.serves else r"the servers are done: push\(\) and pull\("
+    told = (
+        "this rank is a server" if server.serves else r"the servers are done: push\(\) and pull\("
+    )
     with pytest.raises(ConfigError, match=told):
         server.pull(fresh=True)
     assert server.pull("b")["b"].all()

@@ -184,7 +184,7 @@ def test_error_feedback_that_is_wrong(tmp_path, monkeypatch, wrong):
         assert violation is None
         return
     assert violation.rule == "residuals"
-    assert "and its new residual add up to" in violation.text
+    assert "its new residual add up to" in violation.text
 
 
 def forgetful(self, mine, begin=CodedSum.begin):
@@ -223,7 +223,7 @@ BROKEN = [
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
     ("two phases", CodedSum, "begin", forgetful, "residuals", ""),
     ("fragments", SumCodec, "begin_round", drawing_alike, "frames", ""),
-    ("two phases", ErrorFeedback, "rescale", unscaled, "residuals", "keeps back at clock"),
+    ("two phases", ErrorFeedback, "rescale", unscaled, "residuals", "its new residual add up to"),
     ("random-k", StraightSum, "begin", forgetful_straight, "residuals", ""),
     ("float16", StraightSum, "agree", dividing, "frames", "another mean of part 0"),
 ]

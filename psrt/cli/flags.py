@@ -252,6 +252,7 @@ def train_parser(prog: str = "psrt train", description: str = _DESCRIPTION) -> F
     )
     parser.synonyms = synonyms_of(TrainConfig)
     parser.notes = dict.fromkeys(RANK_WORDS, "psrt launch -n N starts N ranks, servers and workers")
+    parser.notes["workers"] = "psrt launch --workers W train starts W workers, and their servers"
     parser.notes |= dict.fromkeys(LAUNCH_WORDS, "it is a flag of psrt launch, before train")
     parser.add_argument(
         "--config",

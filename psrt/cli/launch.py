@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 import psrt
 from psrt.cli.flags import FlagParser, config_of, train_parser, values_of
 from psrt.cli.printing import refuse, say
+from psrt.config import TrainConfig
+from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
 from psrt.config.resolve import mode_of, resolve
 from psrt.core.errors import ConfigError
@@ -34,6 +36,7 @@ from psrt.launch.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_
 from psrt.launch.own_line import may_spread
 from psrt.launch.reach import OTHER_WAYS
 from psrt.launch.segments import sweep
+from psrt.rows.knobs import dashed
 from psrt.rows.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -100,6 +103,8 @@ def launch_parser() -> FlagParser:
         **dict.fromkeys(("x", "genv", "export"), "env"),
         **dict.fromkeys(("iface", "network"), "interface"),
     }
+    knobs = map(dashed, knobs_of(TrainConfig))
+    parser.notes = dict.fromkeys(knobs, "it is a flag of psrt train: write it after train")
     add = parser.add_argument
     add(
         "-n",

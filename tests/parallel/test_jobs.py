@@ -119,7 +119,7 @@ def test_the_history_of_a_rank_that_does_not_see_the_folder_comes_to_it(comm, sh
         psrt.run(config, comm=comm, say=said.append)
     if comm.rank == 0:
         line = next(line for line in said if line.startswith("history: "))
-        assert f"that of {socket.gethostname()} comes to {out}/history" in line
+        assert f"events of {socket.gethostname()} are copied to {out}/history" in line
         names = sorted(os.listdir(out / "history"))
         assert names == ["header.json", *(f"rank-{rank:05d}.npy" for rank in range(comm.size))]
         assert json.loads((out / "summary.json").read_text())["steps"] == 3

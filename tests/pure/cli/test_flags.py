@@ -44,8 +44,8 @@ def test_every_kind_of_flag():
      "unknown flag --local-step (did you mean --mode local-sgd:local-steps=...?)"),
     (["--epohs", "1"], "unknown flag --epohs (did you mean --epochs?)"),
     (["--lerning_rate", "1"], "unknown flag --lerning_rate (did you mean --lr?)"),
-    (["--workers", "2"], "unknown flag --workers (psrt launch -n N starts N ranks, servers and "
-     "workers)"),
+    (["--workers", "2"], "unknown flag --workers (psrt launch --workers W train starts W workers, "
+     "and their servers)"),
     (["--restarts", "3"], "unknown flag --restarts (it is a flag of psrt launch, before train)"),
     (["--lr"], "--lr: expected one argument"),
     (["--lr", "fast"], "lr must be a finite number, got 'fast'"),

@@ -232,7 +232,7 @@ class WorkerEventRecorder(_Recorder):
             versions: by shard.
             taus: by shard, of the push that was answered.
             pushed: by shard, the time of that push.
-            flag: PARKED after a stop for a checkpoint rather than a push.
+            flag: PARKED if they follow a stop for a checkpoint instead of a push.
         """
         for shard, version in enumerate(versions):
             self._read(
@@ -476,7 +476,7 @@ class WorkerEventRecorder(_Recorder):
             now: the time, in seconds.
             clock: gradient steps finished.
             step: of the checkpoint.
-            told: neighbours that were notified.
+            told: the number of neighbours that were notified.
             seconds: since it began to wait for that.
         """
         self._park(now, self._worker, clock, step, told, seconds)

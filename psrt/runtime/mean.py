@@ -60,11 +60,11 @@ def mean_of(held: Iterable[tuple[Vector, float]]) -> Mean:
 
 
 def mean_of_parts(parts: Sequence[Part], means: Sequence[Mean]) -> Mean:
-    """Put together the means of the parts of split models; squares of distances add up.
+    """Combine the means of the parts of split models; squares of distances add up.
 
     Args:
-        parts: what each is of a model, together all of it.
-        means: of each part, of as many workers.
+        parts: the part of the model that each mean is of; together they are the whole model.
+        means: of each part, all over the same number of workers.
     """
     theta = np.empty(sum(it.theta.size for it in means), np.float32)
     squares = 0.0

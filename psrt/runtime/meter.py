@@ -14,9 +14,9 @@ from psrt.history.folds.sketch import sketch
 from psrt.history.folds.worker import WorkerFold
 from psrt.transport.port import Port
 
-#: Reports that a checkpoint has of a worker, at most.
+#: Reports of one worker that a checkpoint keeps, at most.
 _KEPT = 1024
-#: And elsewhere: as many as may be on their way while a checkpoint is made and the job then dies.
+#: And elsewhere: as many as may be in flight while a checkpoint is made and the job then dies.
 _FEW = 16
 #: The kinds of a report's fields but the last two, the columns and the figures.
 _KINDS = [
@@ -60,8 +60,8 @@ class Meter:
         self.spent = 0.0
         #: Clock and time of the newest report.
         self.reported_step, self._since = 0, 0.0
-        #: The newest reports, which a checkpoint has: they may not have come to the records yet,
-        #: and the last one may tell of time after the last window of these.
+        #: The newest reports, which a checkpoint contains: they may not be in the records yet, and
+        #: the last one may cover time after the last window of the records.
         self._reports: deque[Report] = deque(maxlen=_FEW)
         #: Those of the run that this one resumes.
         self._again: list[Report] = []
@@ -78,8 +78,8 @@ class Meter:
     def keep_reports(self) -> None:
         """Have a checkpoint keep more of the newest reports.
 
-        For where workers are at clocks of their own when it is made: some have reported steps that
-        others have not reached, which are in no record then. A resumed run reports them again.
+        Needed where each worker has a clock of its own when it is made: some have reported steps
+        that others have not reached, and no record has those yet. A resumed run reports them again.
         """
         self._reports = deque(self._again, _KEPT)
 
@@ -128,7 +128,7 @@ class Meter:
         return self._earlier[0] + self._port.now() - self._start
 
     def stop(self) -> float:
-        """Let no more time count; return that of training."""
+        """Stop counting time; return the time of training."""
         self._stopped = self.seconds
         return self._stopped
 

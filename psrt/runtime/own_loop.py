@@ -167,11 +167,11 @@ class OwnLoop:
             matrices: those among them.
             arrays: what they are made of, in order.
             evaluate: returns figures on held-out data, of parameters (n,); None where the loop
-                says them.
+                reports them.
             state: returns what a checkpoint keeps of the loop; None keeps nothing.
             load_state: takes it back.
-            held: what is trained beside the parameters; None: there is nothing.
-            tensors: returns what ``model.safetensors`` has, of parameters (n,).
+            held: what is trained besides the parameters; None for nothing.
+            tensors: returns what ``model.safetensors`` contains, of parameters (n,).
             nothing: the error's text where no worker has taken a step.
             may_be_zero: whether the first gradient may be zero in every element.
         """
@@ -191,7 +191,7 @@ class OwnLoop:
         self.member: Member | None = None
         #: This worker's place among those that share the epoch's samples, and their number.
         self.place, self.places = 0, 0
-        #: What the loop has said of held-out data, and the fingerprint of the parameters then.
+        #: What the loop has reported on held-out data, and the fingerprint of the parameters then.
         self._told: tuple[int, Mapping[str, float]] = 0, {}
         #: (n,) the parameters at the end of the job, where they could be had.
         self.final: Vector | None = None

@@ -78,7 +78,7 @@ class PipeDream(CutProblem):
             place: which stage this is, and how many there are.
             is_first: whether this is the first cell.
             length: of training, after which no batch is begun.
-            rate: of each gradient by its staleness; None scales none down.
+            rate: scales each gradient down by its staleness; None scales none down.
             counts: whether to count staleness; not where servers do.
             now: returns the time of the events.
             events: records the steps; None for no history.

@@ -150,11 +150,11 @@ class Worker:
         #: workers reach that clock, and nothing is in flight. Returns whether the run ends there,
         #: for all of them. None costs nothing.
         self.at_boundary: Callable[[int], Awaitable[bool]] | None = None
-        #: Whether it does.
+        #: Whether the run ends there.
         self._stops = False
         #: Whether it had left before the checkpoint that this run resumes from.
         self.has_left = False
-        #: Bytes of saying so, while what has left is saved.
+        #: Bytes of the messages that say so, while a worker that has left is saved.
         self._leave_bytes = 0
         #: Whether the others have continued without it.
         self.is_fenced = False
@@ -195,8 +195,8 @@ class Worker:
         await self.strategy.finish()
         if self.strategy.cut:
             await self._boundary()
-        # What is saved has left: when it resumes, it does not say so to servers again, as it does
-        # to neighbours, which wait for each other at their end.
+        # A worker that is saved from here on has left. When it resumes, it does not say so to
+        # servers again. It does to neighbours, which wait for each other at their end.
         left = self.has_left and bool(self._port.role_map.servers)
         self.has_left = self.at_end is not None
         if self.at_end is not None:

@@ -77,7 +77,7 @@ class Leader(Gossip):
         self._ranks = 0
         #: When it last got ready for a round at the end of a step.
         self._ready_at = -math.inf
-        #: Seconds of waiting in this step, and those that no event has yet.
+        #: Seconds of waiting in this step, and seconds that no event has recorded yet.
         self._waited = self._untold = 0.0
 
     async def set_out(self) -> None:
@@ -211,7 +211,7 @@ class Leader(Gossip):
         self._untold += seconds
 
     def _tell(self) -> float:
-        """Return the seconds of waiting that no event has yet; the next one does."""
+        """Return the seconds of waiting that no event has recorded; the next one records them."""
         seconds, self._untold = self._untold, 0.0
         return seconds
 

@@ -2,8 +2,8 @@
 
 Each worker saves at its own step, when it learns of a checkpoint or a neighbour sends ``Park``:
 
-1. An asking worker waits until its open offer is answered, or void. Its neighbours answer even if
-   they have sent ``Park`` already.
+1. A worker that asks waits until its open offer is answered, or void. Its neighbours answer even
+   if they have sent ``Park`` already.
 2. It sends ``Park`` to all neighbours that still train: it has no offer in flight then.
 3. It takes messages until each of them has sent ``Park``, too, or has left. A message after a
    neighbour's ``Park`` belongs to the time after the checkpoint, and is deferred.

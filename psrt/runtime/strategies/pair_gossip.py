@@ -75,7 +75,7 @@ class PairGossip(LocalSteps):
     a checkpoint, see ``pair_cut``.
     """
 
-    # What was deferred comes once more; so does ``Leave`` of those that had left.
+    # Deferred messages are sent again after a resume; so is ``Leave`` of neighbours that had left.
     saved: ClassVar[tuple[str, ...]] = ("vector", "_pairs")
     by_element: ClassVar[tuple[str, ...]] = ("vector",)
     owns_theta = False  # its sum is kept from one average to the next
@@ -142,12 +142,12 @@ class PairGossip(LocalSteps):
 
     @property
     def cut(self) -> int:
-        """The checkpoint that they have come to, as ``Params.cut``; 0 for none."""
+        """The checkpoint that they have reached, as ``Params.cut``; 0 for none."""
         return self._cut
 
     @property
     def early_bytes(self) -> int:  # type: ignore[override]
-        """Bytes of what was deferred, and of ``Leave`` of those that will say so again."""
+        """Bytes of deferred messages, and of ``Leave`` from neighbours that will send it again."""
         aside = self._next.aside
         vectors = sum(type(it) is Mix for it in aside)
         each = ITEMSIZE * self._port.role_map.n

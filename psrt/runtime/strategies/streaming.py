@@ -1,14 +1,14 @@
 """The strategy of streaming local SGD: the model is averaged in parts, while local steps continue.
 
-Each worker sends a fragment of its parameters when it is due, in a fixed turn, and takes the mean
-of all workers' a number of its own steps later. The numbers of a run depend on the steps alone and
-not on when messages arrive: a worker that needs a mean that is not there waits for it.
+Each worker sends a fragment of its parameters when it is due, in a fixed order, and takes the
+mean over all workers a number of its own steps later. The numbers of a run depend on the steps
+alone and not on when messages arrive: a worker that needs a mean that is not there waits for it.
 
-The k-th fragment that a worker sends is summed with the k-th of each other worker, whichever has
-got further. So all workers send the same fragments in the same order, and one that is done
+The k-th fragment that a worker sends is summed with the k-th of each other worker, even if one of
+them is ahead. So all workers send the same fragments in the same order, and one that is done
 continues to take part with weight zero until no worker is training.
 
-At the end of its training a worker waits for what is in flight, sends every fragment once more in
+At the end of its training a worker waits for what is in flight, sends once more every fragment in
 which it has made a step since, and takes the means as they are: so all end with the same bits.
 
 **With a codec** the sum of a fragment begins when its divisor is known. As all workers begin all
@@ -118,7 +118,7 @@ class StreamingSGD(LocalSteps):
 
     @property
     def at_cut(self) -> bool:
-        """Whether nothing is in flight, on this worker and so on all: they send in step."""
+        """Whether nothing is in flight on this worker, hence on none, as all send in step."""
         return not self._under_way
 
     def begin(self, step: Step) -> None:

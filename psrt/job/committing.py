@@ -177,7 +177,7 @@ class Committer:
     def close(self) -> None:
         """Delete files that belong to no checkpoint; no rank may still be writing."""
         if self.took_s is None and not (self.attempt or self._failed or self._is_over):
-            self.say(f"{self.asked}: no checkpoint was made: the run reached no step for one")
+            self.say(f"{self.asked}: no checkpoint was made: the run ended before one was due")
         with contextlib.suppress(OSError, CheckpointError):
             self.checkpoints.prepare()
 

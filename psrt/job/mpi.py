@@ -162,8 +162,8 @@ class MpiLauncher(Launcher):
         if config.survive and not survives():
             raise ConfigError(
                 f"--survive needs Open MPI under mpirun --with-ft ulfm, as psrt launch starts it; "
-                f"{self.library} was not started so. Without it a worker that dies ends the job, "
-                "and psrt launch --restarts starts it again"
+                f"{self.library} was not started so. Without it a worker that dies ends the job; "
+                "start it again with --resume auto, as psrt launch --restarts train does"
             )
 
     @property

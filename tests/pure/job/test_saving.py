@@ -77,7 +77,7 @@ def test_who_asked_for_checkpoints_and_got_none_is_told(tmp_path):
     saver = saver_of(tmp_path, said, threaded=False)
     drive(saver.at(Part(OWN, zeros), 9))
     saver.close()
-    why = "the run reached no step for one"
+    why = "the run ended before one was due"
     assert said == [f"--checkpoint-every 10: no checkpoint was made: {why}"]
 
 

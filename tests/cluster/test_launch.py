@@ -153,7 +153,7 @@ def test_the_doctor_knows_hosts_and_the_way_between_them(hosts, launch):
     (pair,) = found["pairs"]
     assert (pair["ranks"], pair["error"]) == ([0, 2], "")
     assert pair["both_ways_s"] > pair["one_way_s"] / 4
-    assert "node02 cannot see what node01 writes into /tmp/own" in done.stdout
+    assert "node02 cannot see what node01 writes to /tmp/own" in done.stdout
     assert "fails" not in {finding["severity"] for finding in found["findings"]}
 
 

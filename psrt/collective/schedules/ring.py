@@ -3,8 +3,8 @@
 The vector is split into p chunks. In the *reduce-scatter* every chunk travels once around the ring
 and each rank it meets adds its own contribution; after p − 1 hops it is complete. In the
 *all-gather* the complete chunks travel around once more and every rank keeps a copy. For p = 3,
-with contributions a, b, c of ranks 0, 1, 2 (one row per rank; ``.`` is a value that
-this rank no longer needs):
+with contributions a, b, c of ranks 0, 1, 2 (one row per rank; ``.`` is a value that this rank no
+longer needs):
 
 .. code-block:: text
 

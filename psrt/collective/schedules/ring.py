@@ -3,14 +3,15 @@
 The vector is split into p chunks. In the *reduce-scatter* every chunk travels once around the ring
 and each rank it meets adds its own contribution; after p − 1 hops it is complete. In the
 *all-gather* the complete chunks travel around once more and every rank keeps a copy. For p = 3,
-with contributions a, b, c of ranks 0, 1, 2 (one row per rank; ``.`` is of no use yet):
+with contributions a, b, c of ranks 0, 1, 2 (one row per rank; ``.`` is a value that this rank no
+longer needs):
 
 .. code-block:: text
 
-             start        hop 1          hop 2              hops 3 and 4
-    rank 0   a0 a1 a2     .  .  ca2      .    Σ1   .        Σ0 Σ1 Σ2
-    rank 1   b0 b1 b2     ab0 .  .       .    .    Σ2       Σ0 Σ1 Σ2
-    rank 2   c0 c1 c2     .  bc1 .       Σ0   .    .        Σ0 Σ1 Σ2
+             start        hop 1           hop 2              hops 3 and 4
+    rank 0   a0 a1 a2     .   a1  ca2     .    Σ1   .        Σ0 Σ1 Σ2
+    rank 1   b0 b1 b2     ab0 .   b2      .    .    Σ2       Σ0 Σ1 Σ2
+    rank 2   c0 c1 c2     c0  bc1 .       Σ0   .    .        Σ0 Σ1 Σ2
 
 **Cost.** A rank is in 2(p − 1) hops. In the reduce-scatter it sends every chunk but r + 1, in the
 all-gather every chunk but r + 2, so 2n − |chunk r+1| − |chunk r+2| elements; with p a divisor of

@@ -288,7 +288,7 @@ def test_a_parameter_has_one_gradients_and_new_ones_are_refused():
         psrt.torch.Gradients(optimizer, ranks)
     optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(5))]})
     loss(module, batch()).backward()
-    words = r"of shape \(5,\) that was frozen or not there when Gradients was made; expected close"
+    words = r"of shape \(5,\) that was frozen or absent when Gradients was made; expected close"
     with pytest.raises(ConfigError, match=words):
         optimizer.step()
 
@@ -303,7 +303,7 @@ def test_a_parameter_of_another_shape_or_type_needs_other_gradients(size, other)
     tensors[1].data = other
     kind = str(other.dtype).removeprefix("torch.")
     refused = pytest.raises(
-        ConfigError, match=rf"parameter 1 \(6,\) is now .* of {kind}.*another Gradients"
+        ConfigError, match=rf"parameter 1 \(6,\) is now .* of {kind}.*a new Gradients"
     )
     if other.dtype == torch.float16:  # of which sums are in float32, too
         refused = nullcontext()

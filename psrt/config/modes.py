@@ -283,8 +283,8 @@ class SSP(_Stale):
     words = "staleness {}"
     staleness: int = knob(
         3, WHOLE,
-        "number of steps that a worker may run ahead of the slowest; the staleness of gradients "
-        "counts versions and may be larger",
+        "a worker starts a step only when every worker has finished all but the last N before it; "
+        "the staleness of gradients counts versions and may be larger",
         min=0, synonyms=("max-staleness", "slack"),
     )  # fmt: skip
 

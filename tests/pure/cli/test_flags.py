@@ -110,7 +110,7 @@ def test_help_tells_every_flag_once_under_its_group(capsys):
         negative = re.search(rf"--no-{flag[2:]}(?![-\w])", text)
         assert (negative is not None) == (knob.kind is SWITCH), flag
     words = " ".join(text.split())
-    assert "staleness=N number of steps that a worker may run ahead" in words
+    assert "staleness=N a worker starts a step only when every worker" in words
     assert "adam running mean over the root of the running mean square; --lr 0.002" in words
 
 

@@ -180,18 +180,12 @@ def _write_whole_or_auto(value: int | str) -> str:
     return write_text(value) if isinstance(value, str) else str(value)
 
 
-def _read_interval(text: str) -> int | str:
-    if re.fullmatch(r"[+-]?[0-9]{1,30}", text):
-        return _accept_interval(_read_whole(text))
-    return _accept_interval(text)
-
-
 def _accept_interval(value: Any) -> int | str:
     if value == AUTO:
         return AUTO
+    if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,30}", value):
+        value = _read_whole(value)
     if isinstance(value, str):
-        if value.isdecimal():
-            return _read_interval(value)
         seconds = seconds_of(value)
         if seconds is not None and 0 < seconds <= _LONGEST_S:
             return value
@@ -215,7 +209,7 @@ def seconds_of(interval: int | str | None) -> float | None:
 
 WHOLE = Kind("N", _read_whole, _accept_whole, str)
 #: A number of steps, of seconds as in ``30s``, or ``auto``, which leaves it to psrt.
-INTERVAL = Kind("N|Ns", _read_interval, _accept_interval, _write_whole_or_auto)
+INTERVAL = Kind("N|Ns", _accept_interval, _accept_interval, _write_whole_or_auto)
 #: A whole number, or ``auto``, which leaves it to psrt.
 WHOLE_OR_AUTO = Kind("N", _read_whole_or_auto, _accept_whole_or_auto, _write_whole_or_auto)
 REAL = Kind("X", _read_real, _accept_real, repr)

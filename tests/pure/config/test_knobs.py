@@ -32,6 +32,10 @@ def refusal(**knobs):
 
 @pytest.mark.parametrize(("knobs", "message"), [
     ({"batch_size": 0}, "batch-size must be at least 1, got 0"),
+    ({"checkpoint_every": "1" * 31}, "checkpoint-every must be steps such as 100, seconds such as "
+     f"30s, or auto, got '{'1' * 31}'"),
+    ({"checkpoint_every": "٣"}, "checkpoint-every must be steps such as 100, seconds such as 30s, "
+     "or auto, got '٣'"),
     ({"checkpoint_every": "0"}, "checkpoint-every must be at least 1, or left out to save nothing, "
      "got '0'"),
     ({"checkpoint_every": 0}, "checkpoint-every must be at least 1, or left out to save nothing, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from psrt.views.film.film import Node, Plane, Strip
@@ -58,11 +58,11 @@ def circle(
     angles = {rank: 2 * math.pi * place / size for place, rank in enumerate(order)}
     ways = [(math.sin(angles[rank]), -math.cos(angles[rank])) for rank in range(size)]
     radius = max(least, 2.6 * room * size / math.pi)
-    while True:
-        places = [(radius * x, radius * y) for x, y in ways]
-        if _free(places, _boxes(places, ways, strip, counts, room), room):
-            return replace(placed(places, ways, names, strip, counts), order=tuple(order))
-        radius *= _GROWS
+
+    def at(radius: float) -> list[tuple[float, float]]:
+        return [(radius * x, radius * y) for x, y in ways]
+
+    return replace(_grown(at, radius, ways, names, strip, counts), order=tuple(order))
 
 
 def levels(
@@ -86,11 +86,28 @@ def levels(
     down = 2 * room + strip.height * rows + _BETWEEN
     columns, rungs = (1 + max(spot[i] for spot in spots) for i in (0, 1))
     across = max(2 * room + _GAP, _ASPECT * down * rungs / columns)
+
+    def at(across: float) -> list[tuple[float, float]]:
+        return [(across * column, down * level) for column, level in spots]
+
+    return _grown(at, across, ways, names, strip, counts)
+
+
+def _grown(
+    at: Callable[[float], list[tuple[float, float]]],
+    size: float,
+    ways: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    strip: Strip,
+    counts: Sequence[int],
+) -> Plane:
+    """Return ranks at the places of the least size, from a given one up, without overlaps."""
+    room = radius_of(names)
     while True:
-        places = [(across * column, down * level) for column, level in spots]
+        places = at(size)
         if _free(places, _boxes(places, ways, strip, counts, room), room):
             return placed(places, ways, names, strip, counts)
-        across *= _GROWS
+        size *= _GROWS
 
 
 def placed(

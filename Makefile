@@ -338,10 +338,9 @@ lint: $(VENV)/.has-lint  ## style, types, and the direction of imports
 	$(VENV)/bin/lint-imports
 
 # A warning is an error: a link that leads nowhere, a page that nothing leads to, a name that is not there.
-# All again, else navigation has the old titles of pages that did not change.
-SPHINX = $(PY) -m sphinx --fresh-env --write-all --quiet --fail-on-warning --keep-going --nitpicky
+SPHINX = $(PY) -m sphinx --quiet --fail-on-warning --keep-going --nitpicky
 docs-site: $(VENV)/.has-docs  ## the pages as a site in docs/_build/html; its examples and links tried
-	rm -rf docs/_build  # which may have pages of before
+	rm -rf docs/_build  # else it has pages that are gone, and old titles in the navigation
 	$(SPHINX) -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(PY) -m pytest -rs tests/site

@@ -238,7 +238,8 @@ def test_another_message_is_found_out(message):
 
 def test_what_is_left_out_is_found_out():
     it = pair_sequencer(ASKS)
-    with pytest.raises(ReplayError, match=r"event 0 of worker 0: it continued without .* clock 0"):
+    line = r"event 0 of worker 0: it continued without .* at clock 0"
+    with pytest.raises(ReplayError, match=line):
         it.partner(1)
     with pytest.raises(ReplayError, match="event 0 of worker 0"):
         it.finish()

@@ -245,7 +245,8 @@ def _check_saving(config: TrainConfig) -> None:
             f"{given[0]} is not possible with --parallel {config.parallel} and --mode {mode.name}, "
             "whose workers save different steps: the parts of a copy would not match"
         )
-    if mode.eager or mode.sync_delay * mode.fragments >= mode.local_steps:
+    in_flight = mode.sync_delay * mode.fragments >= mode.local_steps and not config.servers
+    if mode.eager or in_flight:
         raise ConfigError(
             f"{given[0]} is not possible with --mode {mode}: after each step an average is in "
             "flight, which no worker could save"

@@ -16,20 +16,23 @@ from psrt.config.names import (
     ADAPT_THEN_COMBINE,
     BUCKET_BYTES,
     COMBINE_THEN_ADAPT,
+    EQUAL,
     FRAGMENT_ORDERS,
+    MERGE_WEIGHTS,
     MIXING_ORDERS,
     PAIRS,
     PLAIN,
     PUSH_SUM,
+    SAMPLES,
     SHARDS,
     STRIDED,
     VARIANTS,
 )
 from psrt.core.errors import ConfigError
-from psrt.optim.table import OUTER_STEPS, OuterRow
+from psrt.optim.table import MERGES, OUTER_STEPS, MergeRow, OuterRow
 from psrt.rows.knobs import knob
 from psrt.rows.row import Row, Rows
-from psrt.rows.values import REAL, SWITCH, TEXT, WHOLE
+from psrt.rows.values import AUTO, REAL, REAL_OR_AUTO, SWITCH, TEXT, WHOLE
 from psrt.topology.names import DEFAULT
 
 
@@ -57,8 +60,6 @@ class Mode(Row):
     #: Whether its workers take steps of their own, and each mixes its parameters with those of its
     #: neighbours on a graph.
     mixes: ClassVar[bool] = False
-    #: Knobs of the run that it uses and some other modes do not.
-    uses: ClassVar[tuple[str, ...]] = ()
     #: Knobs of its own that have no effect with servers.
     alone: ClassVar[tuple[str, ...]] = ()
     #: Whether a codec may compress the vectors that are sent.
@@ -98,6 +99,21 @@ class Mode(Row):
     variant: str = PLAIN
     order: str | None = None
     consensus_rate: float | None = None
+
+    #: K: a merge of what workers have learnt waits for that number of them; None: for all.
+    quorum: int | None = None
+    #: Seconds for which a merge with its quorum waits for more, or ``AUTO``; None: it does not.
+    grace: float | str | None = None
+    #: Whether slower workers take fewer local steps than ``local_steps``.
+    dynamic: bool = False
+    #: How workers are merged, and by which weights.
+    merge: MergeRow | None = None
+    merge_weights: str | None = None
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Knobs of the run that it uses and some other modes do not."""
+        return ()
 
     @property
     def rounds(self) -> bool:
@@ -166,6 +182,23 @@ class Mode(Row):
         return not self.is_stale or self.share is not None
 
     @property
+    def paces(self) -> bool:
+        """Whether servers must know how fast workers are."""
+        return self.dynamic or self.grace == AUTO
+
+    @property
+    def merges(self) -> bool:
+        """Whether servers merge what workers have learnt, other than by the plain mean of all."""
+        is_usual = (self.merge or MERGES["mean"]).is_usual
+        return self.quorum is not None or not is_usual or self.weights != SAMPLES
+
+    @property
+    def weights(self) -> str:
+        """What weights are made of."""
+        weighs = self.merge is None or self.merge.weighs
+        return self.merge_weights or (SAMPLES if weighs else EQUAL)
+
+    @property
     def streams(self) -> bool:
         """Whether parameters are averaged in fragments, late, or eagerly."""
         return self.fragments > 1 or self.sync_delay > 0 or self.eager
@@ -187,6 +220,19 @@ class Mode(Row):
         [True, False]
         """
         return self.asynchronous or (self.needs_servers and (not self.rounds or self.backup > 0))
+
+    def among(self, workers: int, servers: int, *, resumes: bool = False) -> Self:
+        """Return the row for these numbers of workers and servers.
+
+        Args:
+            workers: W.
+            servers: S.
+            resumes: whether there may have been more workers before.
+
+        Raises:
+            ConfigError: if that is not possible.
+        """
+        return self
 
     def settled(self, *, clips: bool, contraction: float | None) -> Self:
         """Return the row with the open knobs filled in.
@@ -214,13 +260,16 @@ class Mode(Row):
         value = next(iter(self.knobs.values())) if self.words else None
         if value is not None and (value or not self.rounds):  # "0 backups" is left out
             notes.append(self.words.format(value, s="" if value == 1 else "s"))
-        if self.asynchronous:
+        if self.quorum is not None:
+            notes.append(f"quorum {self.quorum}")
+        elif self.asynchronous:
             notes.append("asynchronous")
         return f"{self.name} ({', '.join(notes)})" if notes else self.name
 
 
 _SERVED = ("placement", "shards_per_server")
 _SUMMED = ("allreduce", "machine_costs", "check_every")
+_RATE = "staleness_rate"
 
 
 def _local_steps(default: int) -> Any:
@@ -264,7 +313,7 @@ class _Stale(Mode):
 
     servers = Servers.ALWAYS
     codecs = saves = regroups = True
-    uses = ("staleness_rate", *_SERVED)
+    uses = (_RATE, *_SERVED)
 
 
 class Async(_Stale):
@@ -321,8 +370,7 @@ class LocalSGD(Mode):
     builder = "psrt.runtime.strategies.builders:averaging"
     servers = Servers.OPTIONAL
     averages = codecs = saves = regroups = True
-    uses = (*_SUMMED, *_SERVED)
-    alone = ("fragments", "eager", "sync_delay")
+    alone = ("eager",)
     words = "{} local step{s}"
     # fmt: off
     local_steps: int = _local_steps(8)
@@ -337,8 +385,7 @@ class LocalSGD(Mode):
     )
     fragments: int = knob(
         1, WHOLE,
-        "split the layers into F fragments and average one at a time, each once in H steps; only "
-        "without servers",
+        "split the layers into F fragments and average one at a time, each once in H steps",
         metavar="F", min=1, synonyms=("num-fragments",),
     )
     fragment_order: str = knob(
@@ -353,23 +400,125 @@ class LocalSGD(Mode):
     )
     sync_delay: int = knob(
         0, WHOLE,
-        "apply an average T local steps (at most H) after it was begun, and sum it in the "
-        "meantime; only without servers", metavar="T", min=0,
+        "apply an average T local steps (at most H; with servers H/F) after it was begun, and sum "
+        "it in the meantime", metavar="T", min=0,
     )
     mixing: float | None = knob(
         None, REAL,
         "share of its own parameters that a worker keeps when an average arrives with sync-delay",
         metavar="A", min=0, exclusive_max=1, is_open=True, default_text="0.5",
     )
+    quorum: int | None = knob(
+        None, WHOLE,
+        "let servers merge as soon as K workers have pushed; a push that comes later is part of "
+        "the next merge",
+        metavar="K", min=1, is_open=True, default_text="all workers",
+        synonyms=("minimum-quorum",),
+    )
+    grace: float | str | None = knob(
+        None, REAL_OR_AUTO,
+        "keep a merge open for SECONDS once K workers have pushed, for others that are nearly "
+        "done; auto: as long as sync-delay hides it",
+        metavar="SECONDS|auto", exclusive_min=0, max=86400, default_text="merge at once",
+        synonyms=("grace-window", "window"),
+    )
+    dynamic: bool = knob(
+        False, SWITCH,
+        "with a quorum, let slower workers take fewer local steps, so that all push as often as "
+        "the fastest",
+        synonyms=("dylu", "dynamic-steps"),
+    )
+    merge: MergeRow | Any | None = knob(  # noqa: RUF009
+        None, MERGES.kind, "how servers merge what workers have learnt", rows=MERGES,
+        default_text="mean", synonyms=("aggregation",),
+    )
+    merge_weights: str | None = knob(
+        None, TEXT,
+        "weight of a worker in a merge: its samples since its last push; the same for all; or "
+        "these samples times its samples per step (quality)",
+        choices=MERGE_WEIGHTS, default_text="samples",
+    )
     # fmt: on
 
     @property
+    def uses(self) -> tuple[str, ...]:
+        """A rate by staleness, too, where there is any."""
+        return (*_SUMMED, *_SERVED, *([] if self.rounds else [_RATE]))
+
+    @property
     def rounds(self) -> bool:
-        """Each average is one."""
-        return True
+        """Each average is one, unless it has a quorum."""
+        return self.quorum is None
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether it has a quorum."""
+        return self.quorum is not None
+
+    @property
+    def needs_servers(self) -> bool:
+        """Whether it merges as only servers do."""
+        return self.merges
+
+    @property
+    def weakens(self) -> bool:
+        """Whether pushes, which are differences, can be stale."""
+        return self.is_stale
+
+    def among(self, workers: int, servers: int, *, resumes: bool = False) -> Self:
+        """Return the row without a quorum if that is all workers, unless servers have fragments."""
+        if resumes and self.quorum is not None and self.quorum >= workers:
+            return self  # a merge needs those that are left
+        quorum = workers if self.quorum is None else self.quorum
+        if quorum > workers:
+            raise ConfigError(f"--mode {self} needs at least {quorum} workers, got {workers}")
+        if self.merge is not None and self.merge.least > quorum:
+            raise ConfigError(
+                f"--mode {self}: merge {self.merge} needs at least {self.merge.least} workers in a "
+                f"merge, which waits for {quorum}"
+            )
+        if not servers and (self.grace is not None or self.dynamic):
+            raise ConfigError(f"--mode {self}: grace and dynamic have no effect without servers")
+        most = self.local_steps // self.fragments
+        if servers and self.sync_delay > most:
+            raise ConfigError(
+                f"--mode {self}: with servers sync-delay may be at most {most}, the steps from one "
+                "fragment to the next: a worker has one on its way at a time"
+            )
+        if quorum < workers:
+            return self
+        for name, given in (
+            ("grace", self.grace is not None),
+            ("dynamic", self.dynamic),
+            ("outer delayed-nesterov", self.outer is not None and self.outer.is_delayed),
+        ):
+            if given:
+                raise ConfigError(
+                    f"--mode {self}: {name} has no effect where a merge waits for all {workers} "
+                    "workers; give a smaller quorum"
+                )
+        return replace(self, quorum=workers if servers and self.streams else None)
 
     def check(self) -> None:
         """Check what must fit into a period, and knobs that need another knob."""
+        if self.merge is not None and not self.merge.weighs and self.merge_weights is not None:
+            raise ConfigError(
+                f"merge-weights {self.merge_weights} has no effect with merge {self.merge}, which "
+                "gives all the same"
+            )
+        if self.grace == AUTO and not self.sync_delay:
+            raise ConfigError(
+                "grace auto needs sync-delay: without one no computing hides a window"
+            )
+        if self.dynamic and self.fragments > 1:
+            raise ConfigError(f"dynamic is not possible with fragments {self.fragments}")
+        if self.eager and self.merges:
+            raise ConfigError("eager is not possible with a quorum, a merge or merge-weights")
+        if self.merges and self.post_local_epoch:
+            raise ConfigError(
+                f"post-local-epoch {self.post_local_epoch} is not possible with a quorum, a merge "
+                "or merge-weights"
+            )
         if self.fragments > self.local_steps:
             raise ConfigError(
                 f"fragments {self.fragments} is more than local-steps {self.local_steps}: at most "

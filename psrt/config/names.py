@@ -29,6 +29,10 @@ SHARDING_NAMES: Final = SHARDING
 STRIDED, SEQUENTIAL = "strided", "sequential"
 FRAGMENT_ORDERS: Final = (STRIDED, SEQUENTIAL)
 
+#: What the weight of a worker in a merge is made of.
+SAMPLES, EQUAL, QUALITY = "samples", "equal", "quality"
+MERGE_WEIGHTS: Final = (SAMPLES, EQUAL, QUALITY)
+
 #: Whether a step of gossip averages first and then moves along the gradient, or the reverse.
 COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE = "combine-then-adapt", "adapt-then-combine"
 MIXING_ORDERS: Final = (COMBINE_THEN_ADAPT, ADAPT_THEN_COMBINE)

@@ -44,6 +44,22 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     config = _with_codec_of_optimizer(config, mode)
     config = _with_axes(config, mode, ranks)
     config = _with(config, **_of_other_knobs(config, mode))
+    workers = config.axes.data or ranks - (config.servers or 0)
+    if workers > 0:
+        mode = mode.among(workers, config.servers or 0, resumes=config.resume is not None)
+        config = _with(config, mode=mode)
+    rate = config.staleness_rate
+    is_of_all = mode.quorum == workers and config.resume is None
+    if is_of_all and rate is not None and not rate.is_usual:
+        raise ConfigError(
+            f"--staleness-rate {rate} has no effect with --mode {mode}, whose merges wait for all "
+            "workers"
+        )
+    if config.parallel is not None and mode.quorum is not None:
+        raise ConfigError(
+            f"--mode {mode} is not possible with --parallel {config.parallel}: each part of a "
+            "model has servers of its own, which would merge different copies"
+        )
     config = _with(config, **_fallbacks(config))
     contraction = None if config.codec is None else config.codec.contraction
     mode = mode.settled(clips=config.clip_norm is not None, contraction=contraction)

@@ -30,6 +30,10 @@ class Push(NamedTuple):
     progress: float
     #: The shard that receives it.
     shard: int = 0
+    #: c: gradient steps in it; more than one where a push has what local steps have changed.
+    steps: int = 1
+    #: s: of them the steps a second, while the worker computed; 0 where nobody needs it.
+    pace: float = 0.0
 
 
 class Params(NamedTuple):
@@ -53,6 +57,8 @@ class Params(NamedTuple):
     #: The step of a checkpoint for which the worker must ``Park`` before it does anything else;
     #: negative if the run ends with it, 0 for none.
     cut: int = 0
+    #: H: the local steps before the worker's next push; 0 leaves it to the worker.
+    steps: int = 0
 
 
 class Mix(NamedTuple):
@@ -107,4 +113,37 @@ class Park(NamedTuple):
     shard: int = 0
 
 
-Message: TypeAlias = Push | Params | Mix | Park | Leave
+class Relay(NamedTuple):
+    """Server → server: what the first shard did with one push, which the others do, too.
+
+    A merge is relayed push by push, in the order of workers.
+    """
+
+    #: The worker that pushed, and its clock then.
+    worker: int
+    clock: int
+    #: The version that the push became a part of; the one on which it was too late.
+    version: int
+    #: The worker whose message completed the merge; −1 if its window was over.
+    cause: int = -1
+    #: ``MORE`` of the same merge follow, it is the ``LAST`` one, or it came too ``LATE`` for any.
+    what: int = 0
+    #: The shard that is relay.
+    shard: int = 0
+
+
+#: See ``Relay.what``.
+MORE, LAST, LATE = range(3)
+
+
+class Tick(NamedTuple):
+    """A server's clock → its shard: the window for further pushes is over.
+
+    It is never sent: the server makes it itself, when the window has been open for its time.
+    """
+
+    #: The shard whose window it closes.
+    shard: int = 0
+
+
+Message: TypeAlias = Push | Params | Mix | Park | Leave | Relay | Tick

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     PARK = 31
     FINAL = 32
     END = 33
+    TICK = 34
+    RELAY = 35
 
 
 #: The value of each column in kinds that have no field there.

@@ -107,7 +107,10 @@ class Read(OfShard, kind=Kind.READ):
 
     version = Field("version")
     tau = Field("tau", "of the push that it answers, from the reply, −1 if no update takes that")
-    seconds = Field("seconds", "since that push; PARKED: of the stop")
+    seconds = Field(
+        "seconds", "waiting: since that push or, of a fragment, since the step that adopts it; "
+        "PARKED: of the stop",
+    )  # fmt: skip
     flag = Field("flag", "PARKED (1): once more, after a stop for a checkpoint; no tau")
 
 
@@ -117,6 +120,7 @@ class Push(OfShard, kind=Kind.PUSH):
     version = Field("version", _COMPUTED_ON)
     samples = Field("samples")
     progress = Field("progress")
+    rate = Field("rate", "steps a second, where servers must know it")
     seconds = Field("seconds", _COMPUTING)
 
 
@@ -299,10 +303,16 @@ class Track(Vector, kind=Kind.TRACK):
 
 
 class Draw(OfShard, kind=Kind.DRAW):
-    """In ``easgd``, the worker was pulled to a shard of the centre, after the push of ``clock``."""
+    """In ``easgd``, the worker was pulled to a shard of the centre, after the push of ``clock``.
 
-    digests = Field("version", "of the force and of the centre that made it", is_pair=True)
-    force = Field("progress", "the sum of the force, with signs")
+    Where servers merge, it took a new anchor; ``apart``, ``moved`` and ``most`` are 0.
+    """
+
+    digests = Field(
+        "version", "of the force and of the centre that made it; of the Δ that it pushed, as "
+        "servers see it, and of the anchor that it took", is_pair=True,
+    )  # fmt: skip
+    force = Field("progress", "the sum of the force, or of Δ, with signs")
     apart = Field("rate", "that of x − x̃")
     moved = Field("gap", "that of what the worker moved by")
     most = Field("weight", _ROUNDING)
@@ -350,6 +360,7 @@ class Receive(AtServer, kind=Kind.RECEIVE):
     version = Field("version", _COMPUTED_ON)
     samples = Field("samples")
     progress = Field("progress")
+    rate = Field("rate", "as of PUSH")
     flag = Field("flag", "PARKED (1): not a push, its worker stopped for a checkpoint, as all had")
 
 
@@ -396,6 +407,7 @@ class Reply(AtServer, kind=Kind.REPLY):
 
     clock = Field("clock", "of its next step")
     version = Field("version")
+    steps = Field("samples", "local steps before its next push, where servers say so")
 
 
 class ReplyEncode(AtServer, kind=Kind.REPLY_ENCODE):
@@ -411,15 +423,33 @@ class Left(AtServer, kind=Kind.LEFT):
     flag = Field("flag", "MISSED (1): it sent none, but was declared dead")
 
 
-class Force(AtServer, kind=Kind.FORCE):
-    """In ``easgd``, a push pulled the centre."""
+class Tick(AtServer, kind=Kind.TICK):
+    """A merge's window for further pushes is over, or nobody else can come to it."""
 
-    digests = Field("version", "of the force, and 0", is_pair=True)
-    force = Field("progress", "the sum of the force, with signs")
+    clock = Field("clock", "the version that it makes")
+    seconds = Field("seconds", "for which the window may be open; 0 if no window was")
+
+
+class Relay(AtServer, kind=Kind.RELAY):
+    """The first shard has relayed what it did with a worker's push."""
+
+    version = Field("version", "that the push became a part of; on which it was too late")
+    flag = Field(
+        "flag", "MORE (0) of the same merge follow, it was the LAST (1), or came too LATE (2)"
+    )
+
+
+class Force(AtServer, kind=Kind.FORCE):
+    """In ``easgd``, a push pulled the centre; where servers merge, it is part of a merge."""
+
+    digests = Field("version", "of the force, or of Δ as it was received, and 0", is_pair=True)
+    force = Field("progress", "the sum of the force, or of Δ, with signs")
+    norm = Field("gap", "‖Δ‖; none in ``easgd``")
+    weight = Field("weight", "of Δ in the merge, its staleness factor included; 0 in ``easgd``")
 
 
 class Centre(Event, kind=Kind.CENTRE, who=SERVER):
-    """An update has moved the centre, after its FORCE events."""
+    """An update has moved the centre, or the span of a merge, after its FORCE events."""
 
     shard = Field("shard")
     version = Field("clock", "the new one")
@@ -428,7 +458,10 @@ class Centre(Event, kind=Kind.CENTRE, who=SERVER):
         "at the first", is_pair=True,
     )  # fmt: skip
     moved = Field("progress", "the sum of what it moved by, with signs")
+    total = Field("rate", "that of the merge of all Δ; 0 in ``easgd``")
+    norm = Field("gap", "the norm of that; none in ``easgd``")
     most = Field("weight", _ROUNDING)
+    length = Field("seconds", "the norm of what a merge moved by; 0 in ``easgd``")
 
 
 class Final(Event, kind=Kind.FINAL, who=ANYBODY):

@@ -12,19 +12,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from psrt.core.errors import ProtocolError, ReplayError
-from psrt.core.messages import Leave, Message, Push
+from psrt.core.messages import LATE, Leave, Message, Push, Relay, Tick
 from psrt.history.events import Kind
 
-#: Columns of a script. The version of a ``Leave`` is −1.
+#: Columns of a script. The version of a ``Leave`` is −1. Above its lower 32 bits ``samples`` has
+#: those of the pace that was reported: it is made of times, so a replay takes the recorded one.
 COLUMNS = ("event", "worker", "clock", "version", "samples")
 _EVENT, _WORKER, _CLOCK, _VERSION, _SAMPLES = range(len(COLUMNS))
+_HALF = 32
 _LEFT = -1
+#: Instead of a worker: the first shard, and the time.
+_FIRST, _CLOCK_HAND = -2, -3
+#: Kinds of events that stand for the receipt of a message.
+MESSAGES = (Kind.RECEIVE, Kind.LEFT, Kind.RELAY, Kind.TICK)
 
+#: A whole number, or an array of them.
+NumberT = TypeVar("NumberT", int, np.ndarray[Any, np.dtype[np.int64]])
 #: (k, len(COLUMNS)) of a script.
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 #: The fields of a message that are compared: worker, clock, version, samples.
@@ -42,12 +50,18 @@ class Script:
     @classmethod
     def of(cls, shard: int, events: np.ndarray[Any, np.dtype[np.void]]) -> Script:
         """Return the script of a shard from its events, as ``History.shards`` has them."""
-        taken = np.flatnonzero(np.isin(events["kind"], (Kind.RECEIVE, Kind.LEFT)))
+        taken = np.flatnonzero(np.isin(events["kind"], MESSAGES))
         rows = np.empty((len(taken), len(COLUMNS)), np.int64)
         rows[:, _EVENT] = taken
         for column in range(1, len(COLUMNS)):
             rows[:, column] = events[COLUMNS[column]][taken]
-        rows[events["kind"][taken] == Kind.LEFT, _VERSION] = _LEFT
+        paces = np.ascontiguousarray(events["rate"][taken]).view(np.int32)
+        rows[:, _SAMPLES] |= paces.astype(np.int64) << _HALF
+        kind, flag = events["kind"][taken], events["flag"][taken]
+        rows[kind == Kind.LEFT, _VERSION] = _LEFT
+        relay = kind == Kind.RELAY
+        rows[relay, _SAMPLES] = _relayed(rows[relay, _WORKER], flag[relay])
+        rows[relay, _WORKER], rows[kind == Kind.TICK, _WORKER] = _FIRST, _CLOCK_HAND
         return cls(shard, rows)
 
     def __len__(self) -> int:
@@ -57,7 +71,11 @@ class Script:
     def fields(self, at: int) -> _Fields:
         """Return the compared fields of message ``at``."""
         _, worker, clock, version, samples = self.rows[at].tolist()
-        return worker, clock, version, samples
+        return worker, clock, version, samples & ((1 << _HALF) - 1)
+
+    def pace(self, at: int) -> float:
+        """Return the pace that was reported with message ``at``."""
+        return float(np.int32(self.rows[at, _SAMPLES] >> _HALF).view(np.float32))
 
     def where(self, at: int) -> str:
         """Return the position of message ``at`` in the history, in words."""
@@ -150,13 +168,24 @@ class _Sequence:
 
     def hold(self, message: Message) -> None:
         """Keep a message that has arrived until its turn."""
-        self._held[self._place(message)] = message
+        place = self._place(message)
+        if type(message) is Push:
+            message = message._replace(pace=self._script.pace(place))
+        self._held[place] = message
 
     def take(self) -> Message | None:
         """Deliver the next message of the script if it has arrived."""
         message = self._held.pop(self._at, None)
+        if message is None and self._is_tick:
+            message = Tick(self._script.shard)
         self._at += message is not None
         return message
+
+    @property
+    def _is_tick(self) -> bool:
+        """Whether a window is over now, which no message says."""
+        rows = self._script.rows
+        return self._at < len(rows) and bool(rows[self._at, _WORKER] == _CLOCK_HAND)
 
     def waits_for_more(self) -> str:
         """Describe a wait for more than the script has."""
@@ -175,14 +204,14 @@ class _Sequence:
             expected = self._script.fields(self._at)
             raise ReplayError(
                 f"the replay diverges at {self._script.where(self._at)}: it is over, in the "
-                f"recorded run worker {expected[0]} {_in_words(expected)}"
+                f"recorded run {_name(expected[0])} {_in_words(expected)}"
             )
 
     def waiting_for(self) -> str:
         """Describe the message that is waited for."""
         expected = self._script.fields(self._at)
         where = self._script.where(self._at)
-        return f"worker {expected[0]}, which {_in_words(expected)} in the recorded run ({where})"
+        return f"{_name(expected[0])}, which {_in_words(expected)} in the recorded run ({where})"
 
     def _place(self, message: Message) -> int:
         """Return the position in the script of a message that has arrived."""
@@ -190,7 +219,7 @@ class _Sequence:
         places = self._places.get(sent[0])
         if not places:
             raise ReplayError(
-                f"the replay diverges: worker {sent[0]} {_in_words(sent)} at shard {script.shard}, "
+                f"the replay diverges: {_name(sent[0])} {_in_words(sent)} at shard {script.shard}, "
                 "in the recorded run it sent no more"
             )
         at = places.popleft()
@@ -198,11 +227,16 @@ class _Sequence:
         if sent != expected:
             samples = sent[:3] == expected[:3]
             raise ReplayError(
-                f"the replay diverges at {script.where(at)}: worker {sent[0]} "
+                f"the replay diverges at {script.where(at)}: {_name(sent[0])} "
                 f"{_in_words(sent, samples=samples)}, in the recorded run it "
                 f"{_in_words(expected, samples=samples)}"
             )
         return at
+
+
+def _relayed(worker: NumberT, what: NumberT) -> NumberT:
+    """Return what was relayed of which worker, as one number."""
+    return worker * (LATE + 1) + what
 
 
 def _fields_of(message: Message) -> _Fields:
@@ -210,12 +244,21 @@ def _fields_of(message: Message) -> _Fields:
         return message.worker, message.clock, message.version, message.samples
     if type(message) is Leave:
         return message.worker, message.clock, _LEFT, 0
+    if type(message) is Relay:
+        return _FIRST, message.clock, message.version, _relayed(message.worker, message.what)
     raise ProtocolError(f"a server was sent {message}, expected a push")
+
+
+def _name(sender: int) -> str:
+    return "the first shard" if sender == _FIRST else f"worker {sender}"
 
 
 def _in_words(sent: _Fields, *, samples: bool = False) -> str:
     """Return a message's fields as a phrase about its worker."""
-    _, clock, version, count = sent
+    who, clock, version, count = sent
+    if who == _FIRST:
+        worker = count // (LATE + 1)
+        return f"relayed clock {clock} of worker {worker} for version {version}"
     if version == _LEFT:
         return f"left at clock {clock}"
     of_samples = f" with {count} samples" if samples else ""

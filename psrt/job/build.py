@@ -7,18 +7,22 @@ communicates, so the same roles run over MPI, in simulation, and alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from psrt.codec.matrices import Matrix
 from psrt.config import TrainConfig
+from psrt.config.modes import Mode
+from psrt.config.names import EQUAL, QUALITY, SAMPLES
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
-from psrt.core.messages import Message
-from psrt.core.partition import ShardPlan, Span
+from psrt.core.messages import Push
+from psrt.core.partition import ShardPlan, Span, even_spans
 from psrt.core.sharding import Sharing
 from psrt.data import Deal
 from psrt.history import EventLog
@@ -31,6 +35,7 @@ from psrt.runtime.job_codec import JobCodec
 from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
 from psrt.runtime.no_gradient import NoGradient
+from psrt.runtime.paces import Paces, Slack
 from psrt.runtime.problem import Problem, problem_of_worker
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
@@ -48,10 +53,14 @@ from psrt.runtime.strategies.builders import (
 from psrt.runtime.strategies.pair_gossip import Turns
 from psrt.runtime.strategies.shares import most_owned, room_of
 from psrt.runtime.updater import Updater
+from psrt.runtime.watched import WatchedUpdater
 from psrt.runtime.worker import Worker
 from psrt.sync import Policy, policy_for
 from psrt.topology import Topology
-from psrt.transport.port import Port, RoleMap, ThetaMemory
+from psrt.transport.port import VERSIONS, Port, RoleMap, ThetaMemory
+
+#: The most buffers for versions of a shard that workers read late.
+_MOST_VERSIONS = 16
 
 
 def role_map_for(
@@ -62,6 +71,9 @@ def role_map_for(
     shards_per_server: int = 1,
     layers: Sequence[Span] = (),
     controls: int = 1,
+    fragments: Sequence[Sequence[Span]] = (),
+    relays: bool = False,
+    reads_late: bool = False,
 ) -> RoleMap:
     """Split n parameters into shards and assign them to the servers in turn.
 
@@ -76,15 +88,68 @@ def role_map_for(
             if that balances.
         layers: the spans of the layers, in any order.
         controls: sums over all workers that may be in flight at a time, without servers.
+        fragments: the spans of each, if shards are merged fragment by fragment: every server then
+            has a part of each span.
+        relays: whether the first shard, of each fragment, decides for the others.
+        reads_late: whether others continue while a worker has an answer to read: for a step, or for as
+            long as it is silent.
 
     Raises:
         ConfigError: if a shard would own nothing.
     """
     if not servers:
         return RoleMap(n, workers=workers, controls=controls)
+    # A version that somebody has yet to read is not overwritten. All may have different ones to
+    # read; but memory for many would be in use only where many steps are as long as a merge.
+    versions = min(len(workers) + 2, _MOST_VERSIONS) if reads_late else VERSIONS
+    if fragments:
+        role_map = _map_of_fragments(n, servers, workers, fragments)
+        return replace(role_map, versions=versions)
     count = len(servers) * shards_per_server
     plan = ShardPlan.layered(n, count, layers) if count > len(servers) else ShardPlan.even(n, count)
-    return RoleMap(n, workers=workers, servers=servers * shards_per_server, spans=plan.spans)
+    owners = servers * shards_per_server
+    deciders = (0,) * count if relays else ()
+    return RoleMap(
+        n,
+        workers=workers,
+        servers=owners,
+        spans=plan.spans,
+        deciders=deciders,
+        versions=versions,
+    )
+
+
+def _map_of_fragments(
+    n: int,
+    servers: tuple[int, ...],
+    workers: tuple[int, ...],
+    fragments: Sequence[Sequence[Span]],
+) -> RoleMap:
+    """Return the role map of fragments; the first server has the first shard of each.
+
+    Raises:
+        ConfigError: if a server would own nothing of a fragment.
+    """
+    pieces = sorted((span, f) for f, spans in enumerate(fragments) for span in spans)
+    spans: list[Span] = []
+    first: dict[int, int] = {}
+    deciders: list[int] = []
+    for piece, fragment in pieces:
+        first.setdefault(fragment, len(spans))
+        parts = even_spans(piece.size, len(servers))
+        if not parts[-1].size:
+            raise ConfigError(
+                f"a span of {piece.size} parameters cannot be split over {len(servers)} servers"
+            )
+        spans += [Span(piece.start + it.start, piece.start + it.stop) for it in parts]
+        deciders += [first[fragment]] * len(servers)
+    return RoleMap(
+        n,
+        workers=workers,
+        servers=servers * len(pieces),
+        spans=tuple(spans),
+        deciders=tuple(deciders),
+    )
 
 
 def theta_memory(config: TrainConfig) -> ThetaMemory:
@@ -109,8 +174,9 @@ def server_role(
     initial: Vector,
     *,
     log: EventLog | None = None,
-    receive: Callable[[], Awaitable[Message]] | None = None,
     codec: JobCodec | None = None,
+    matrices: Sequence[Matrix] = (),
+    sync_s: float = 0.0,
 ) -> Server:
     """Build the server at ``port``.
 
@@ -119,15 +185,18 @@ def server_role(
         config: resolved.
         initial: (n,) float32, the initial parameters; empty without numerics.
         log: records events for the history; None keeps none.
-        receive: returns the next message, in another order; None asks the port.
         codec: of the pushes; None if gradients are pushed uncompressed.
+        matrices: among the parameters.
+        sync_s: seconds of a push and its answer, as predicted.
     """
     role_map = port.role_map
     shards = [
-        _shard_server(port, config, number, role_map.spans[number].of(initial), log, codec)
+        _shard_server(
+            port, config, number, role_map.spans[number].of(initial), log, codec, matrices, sync_s
+        )
         for number in role_map.shards_of(port.rank)
     ]
-    return Server(port, shards, receive=receive)
+    return Server(port, shards)
 
 
 def _shard_server(
@@ -137,10 +206,12 @@ def _shard_server(
     initial: Vector,
     log: EventLog | None,
     codec: JobCodec | None,
+    matrices: Sequence[Matrix],
+    sync_s: float,
 ) -> ShardServer:
     """Build the server of one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
-    mode = config.scheme
+    mode, span = config.scheme, port.role_map.spans[number]
     rate = rate_of(config, initial.size) if mode.weakens else None
     meets = answers_met(config, codec)
     decoder = None if codec is None or not initial.size else codec.decoder(port, number)
@@ -148,19 +219,28 @@ def _shard_server(
         port.versions[number],
         initial,
         _shared_updater(
-            config, initial.size, workers, rate, codec, watched=log is not None and log.is_exact
+            config,
+            initial.size,
+            workers,
+            rate,
+            codec,
+            watched=log is not None and log.is_exact,
+            tensors=tensors_in(span, matrices) if initial.size else (),
         ),
         payload=partial(port.payload, number) if decoder is None else decoder.gradient,
         workers=workers,
         by_samples=mode.rounds,
         whole=mode.elastic is not None,
+        weigh=_WEIGHTS[mode.weights] if mode.merges else None,
         # A frame has a worker's difference to what it read, which may be an older centre.
         keeps_reads=meets and codec is not None,
         rate=rate,
         gaps=mode.is_stale and initial.size > 0,
     )
     events = None if log is None else ShardEventRecorder(log, number)
-    policy = policy_of(config, workers)
+    deciders = port.role_map.deciders
+    decider = deciders[number] if deciders else number
+    policy = policy_of(config, workers, decides=decider == number)
     replies = None if codec is None else codec.reply_encoder(port, number, initial)
     return ShardServer(
         port,
@@ -170,6 +250,10 @@ def _shard_server(
         decoder=decoder,
         replies=replies,
         answers_met=meets,
+        followers=[it for it, of in enumerate(deciders) if of == number != it],
+        grace=_grace(mode, sync_s) if decider == number else 0.0,
+        paces=Paces(mode.local_steps) if mode.paces and decider == number else None,
+        is_dynamic=mode.dynamic,
         steps=averaging_period(mode).steps if mode.averages else None,
         events=events,
     )
@@ -183,6 +267,7 @@ def _shared_updater(
     codec: JobCodec | None,
     *,
     watched: bool,
+    tensors: Sequence[Span] = (),
 ) -> Updater:
     """Return the updater that makes a shard's next version from pushes."""
     mode = config.scheme
@@ -192,7 +277,14 @@ def _shared_updater(
         centre.watches = watched and n > 0
         return centre
     if mode.averages:
-        return _outer_updater(config, n, differences=codec is not None)
+        return _outer_updater(
+            config,
+            n,
+            differences=mode.merges or codec is not None,
+            rate=rate,
+            tensors=tensors,
+            watched=watched and mode.merges and n > 0,
+        )
     return _updater(config, n, rate)
 
 
@@ -284,10 +376,11 @@ def _delays(config: TrainConfig, worker: int) -> Delays | None:
     return Delays(delays) if delays else None
 
 
-def policy_of(config: TrainConfig, workers: int) -> Policy:
-    """Return the policy of one shard, by a resolved config."""
+def policy_of(config: TrainConfig, workers: int, *, decides: bool = True) -> Policy:
+    """Return the policy of one shard, by a resolved config; see ``policy_for``."""
     most = None if config.staleness_rate is None else config.staleness_rate.most
-    return policy_for(config.scheme, workers, late=math.inf if most is None else most)
+    late = math.inf if most is None else most
+    return policy_for(config.scheme, workers, late=late, decides=decides)
 
 
 def held_by_workers(config: TrainConfig, problem: Problem, role_map: RoleMap) -> RoleMap:
@@ -320,24 +413,78 @@ def held_of_layers(config: TrainConfig, spans: Sequence[Span], role_map: RoleMap
 
 def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:
     optimizer = config.optimizer.make(n, weight_decay=config.weight_decay)
-    elementwise = rate if rate is not None and rate.elementwise else None
-    return Updater(n, optimizer, _schedule(config), rate=elementwise)
+    return Updater(n, optimizer, _schedule(config), rate=_elementwise(rate))
 
 
-def _outer_updater(config: TrainConfig, n: int, *, differences: bool) -> Updater:
+def _elementwise(rate: StalenessRate | None) -> StalenessRate | None:
+    """Return a staleness rate if an updater has to apply it, element by element."""
+    return rate if rate is not None and rate.elementwise else None
+
+
+def _outer_updater(
+    config: TrainConfig,
+    n: int,
+    *,
+    differences: bool,
+    rate: StalenessRate | None = None,
+    tensors: Sequence[Span] = (),
+    watched: bool = False,
+) -> Updater:
     """Return the updater that moves θ to the mean of the θ_i, by the outer optimizer, if any.
 
     Args:
         config: resolved.
         n: elements of θ.
         differences: whether its input is the mean of Δ_i = θ − θ_i instead of that of the θ_i.
+        rate: the staleness rate of the Δ_i.
+        tensors: in the vectors, for a merge that takes them one by one.
+        watched: whether it keeps what its updates do.
     """
     outer: Optimizer = Sgd().make(n) if differences else PlainAverage()
-    rate = 1.0
-    if (row := config.scheme.outer) is not None:
-        rate, step = row.lr, row.make(n)
+    lr, row, merge = 1.0, config.scheme.outer, config.scheme.merge
+    if row is not None:
+        lr, step = row.lr, row.make(n)
         outer = step if differences else OuterStep(step)
-    return Updater(n, outer, Schedule(Always(), rate, epochs=1.0))
+    kind = WatchedUpdater if watched else Updater
+    return kind(
+        n,
+        outer,
+        Schedule(Always(), lr, epochs=1.0),
+        rate=_elementwise(rate),
+        merge=None if merge is None else merge.make(tensors),
+    )
+
+
+def _grace(mode: Mode, sync_s: float) -> float | Slack:
+    """Return for how long a merge with its quorum waits for more."""
+    if isinstance(mode.grace, str):
+        return Slack(mode.sync_delay, sync_s)
+    return mode.grace or 0.0
+
+
+#: The weight of a push in a merge; see ``Mode.weights``.
+_WEIGHTS: Mapping[str, Callable[[Push], float]] = {
+    SAMPLES: lambda push: push.samples,
+    EQUAL: lambda push: 1.0,
+    QUALITY: lambda push: push.samples * push.samples / push.steps,
+}
+
+
+def tensors_in(span: Span, matrices: Sequence[Matrix]) -> tuple[Span, ...]:
+    """Return what a span has of each tensor, counted from its start.
+
+    Args:
+        span: of the parameters.
+        matrices: among the parameters; what lies between two, such as a bias, is a tensor too.
+
+    >>> tensors_in(Span(4, 20), [Matrix(0, 2, 3), Matrix(8, 5, 2)])
+    (Span(start=0, stop=2), Span(start=2, stop=4), Span(start=4, stop=14), Span(start=14, stop=16))
+    """
+    ends = {span.start, span.stop}
+    for it in matrices:
+        ends |= {it.start, it.start + it.rows * it.columns}
+    inside = sorted(it - span.start for it in ends if span.start <= it <= span.stop)
+    return tuple(Span(*it) for it in pairwise(inside))
 
 
 def _schedule(config: TrainConfig) -> Schedule:
@@ -354,5 +501,9 @@ def rate_of(config: TrainConfig, n: int) -> StalenessRate | None:
     row = config.staleness_rate
     if row is None or row.never_scales:  # dropping is up to the policy
         return None
-    rate: StalenessRate = row.make(n, max_lr=_schedule(config).peak)
+    mode = config.scheme
+    # Of the steps that the shard takes: where workers average, along what they have learnt.
+    outer_lr = 1.0 if mode.outer is None else mode.outer.lr
+    peak = outer_lr if mode.averages else _schedule(config).peak
+    rate: StalenessRate = row.make(n, max_lr=peak)
     return rate

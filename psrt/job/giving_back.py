@@ -5,6 +5,7 @@ from __future__ import annotations
 from psrt.checkpoint import Tree
 from psrt.config import from_toml
 from psrt.core.errors import CheckpointError, ConfigError, PsrtError
+from psrt.core.partition import Span
 from psrt.history.log import Owner
 from psrt.job.build import policy_of
 from psrt.job.checkpoints import hosts_text, parts_at
@@ -94,9 +95,15 @@ class _Anew:
         if isinstance(owner, ShardServer):
             if self._old.get(part.name) == part.spans and not self._other_workers:
                 return _role(it, part.name)
-            parts = [
-                (of, it.part(name)["role"]) for name, of in self._old.items() if is_shard(name)
-            ]
+            beside = setup.role_map.beside(owner.number)
+            parts, others = list[tuple[tuple[Span, ...], Tree]](), list[tuple[Span, ...]]()
+            for name, of in self._old.items():
+                if not is_shard(name):
+                    continue
+                if any(_meet(span, one) for span in of for one in beside):
+                    parts.append((of, it.part(name)["role"]))
+                else:
+                    others.append(of)
             before = it.manifest.workers
             return shard_tree(
                 parts,
@@ -105,6 +112,7 @@ class _Anew:
                 n,
                 (before, workers),
                 it.manifest.absent,
+                others=others,
                 parks=setup.config.scheme.parks,
             )
         if not self._other_workers:
@@ -154,6 +162,10 @@ class _Anew:
             raise refusal(str(self._it.path), ["ranks on other hosts, with --parallel"])
         role: Tree = own["role"]
         return role
+
+
+def _meet(one: Span, other: Span) -> bool:
+    return one.start < other.stop and other.start < one.stop
 
 
 def _number(name: str) -> int:

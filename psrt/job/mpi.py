@@ -320,7 +320,8 @@ class MpiLauncher(Launcher):
                 host=None if config.shared_memory else rank,
                 costs=setup.plan.machine,
                 busy_until=self._monitor.busy_until,
-                windows=config.replay is None,
+                # A quorum's shards answer when the first one has decided, which is pushed last.
+                windows=config.replay is None and config.scheme.quorum is None,
                 theta_memory=theta_memory(config),
                 frame_bytes=codec.frame_bytes(role_map.spans) if codec else (),
                 reply_bytes=reply.frame_bytes(role_map.spans) if reply else (),

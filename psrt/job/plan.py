@@ -16,12 +16,19 @@ from psrt.codec import Matrix
 from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig
 from psrt.config.checks import check_matrices
-from psrt.core.partition import Span
+from psrt.config.names import SEQUENTIAL
+from psrt.core.partition import Span, fragments_of
 from psrt.job.build import held_by_workers, role_map_for
 from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
 from psrt.job.gossip import role_map_with_peers, topology_for
 from psrt.job.problems import arrays_of
-from psrt.job.shards import ServedJob, ShardChoice, served_job, shards_for
+from psrt.job.shards import (
+    ServedJob,
+    ShardChoice,
+    exchange_seconds,
+    served_job,
+    shards_for,
+)
 from psrt.runtime.job_codec import job_codec
 from psrt.runtime.own_loop import NamedShape
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
@@ -41,6 +48,8 @@ class JobPlan:
     layers: tuple[Span, ...]
     #: The number of shards that each server owns, and the reason; None without servers.
     shards: ShardChoice | None
+    #: Seconds of a push and its answer, as predicted; 0 without servers.
+    sync_s: float
     #: How a model is split; None if each worker has all of it.
     cut: CutPlan | None
     #: The costs by which ``auto`` picks an all-reduce.
@@ -110,18 +119,22 @@ def plan_job(
     check_matrices(config, [(it.rows, it.columns) for it in matrices])
     layers: Sequence[Span] = ()
     shards: ShardChoice | None = None
+    sync_s = 0.0
     if servers:
         # A process with only servers has no problem that could give its layers.
         layers = gradient_spans(problem, n)
         of_servers, of_workers = ([hosts[rank] for rank in ranks] for ranks in (servers, workers))
         codec = job_codec(config, matrices)
         job = served_job(config, n, layers, of_servers, of_workers, costs=machine, codec=codec)
-        shards = shards_for(config, priced(job))
+        job = priced(job)
+        shards = shards_for(config, job, _fragments(config, layers))
+        sync_s = exchange_seconds(job) / config.scheme.fragments
     return JobPlan(
         n=n,
         matrices=tuple(matrices),
         layers=tuple(layers),
         shards=shards,
+        sync_s=sync_s,
         cut=cut_plan(config, problem, n),
         machine=machine,
         edges=edges,
@@ -129,6 +142,14 @@ def plan_job(
         arrays=arrays_of(problem),
         began=began,
     )
+
+
+def _fragments(config: TrainConfig, layers: Sequence[Span]) -> tuple[tuple[Span, ...], ...]:
+    """Return the spans of each fragment that servers merge by itself; none if they have all."""
+    mode = config.scheme
+    if mode.fragments == 1:
+        return ()
+    return fragments_of(layers, mode.fragments, strided=mode.fragment_order != SEQUENTIAL)
 
 
 class Layout(NamedTuple):
@@ -174,6 +195,9 @@ def layout_of(
         shards_per_server=1 if plan.shards is None else plan.shards.shards,
         layers=plan.layers,
         controls=config.scheme.fragments,
+        fragments=_fragments(config, plan.layers) if servers else (),
+        relays=config.scheme.quorum is not None,
+        reads_late=config.scheme.streams or config.scheme.quorum is not None,
     )
     if plan.cut is not None:
         cut = cut_of(config, plan.cut, servers, workers, plan.shards, topology)

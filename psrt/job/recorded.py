@@ -10,6 +10,7 @@ from typing import Any
 
 from psrt.config import ALLREDUCE_NAMES, TrainConfig, from_toml
 from psrt.config.knobs import knobs_of
+from psrt.config.modes import MODES, Mode
 from psrt.config.names import AUTO
 from psrt.core.errors import ConfigError
 from psrt.core.files import read_text
@@ -37,6 +38,11 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
     for name in ("shards_per_server", "stages"):
         if changes.get(name) == AUTO:
             changes.pop(name)  # ``auto`` must choose as in the run
+    given = changes.get("mode")
+    if given is not None:
+        row: Mode = MODES.read(given) if isinstance(given, str) else given
+        # As it was resolved for the ranks of the run.
+        changes["mode"] = row.among(len(header.workers), len(header.server_ranks))
     if found := knob_differences(changes, header.config):
         raise refusal(run, found)
     return TrainConfig(**{**_of_run(header), **changes, "replay": str(run)})

@@ -32,6 +32,7 @@ from psrt.core.partition import Span
 from psrt.job.crew import Crew
 from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.worker import Worker
+from psrt.sync.policy import OWED
 
 
 def shard_tree(
@@ -42,6 +43,7 @@ def shard_tree(
     workers: tuple[int, int],
     absent: Sequence[int] = (),
     *,
+    others: Sequence[Sequence[Span]] = (),
     parks: bool = False,
 ) -> Tree:
     """Return the tree of a shard from those of other servers, or with other workers.
@@ -51,12 +53,13 @@ def shard_tree(
     most.
 
     Args:
-        parts: the spans and the tree of each shard that was saved.
+        parts: the spans and the tree of each shard that was saved, of the same fragment.
         owner: the new shard.
         span: the span that it serves.
         n: parameters of the model.
         workers: the former and the present number of workers.
         absent: the numbers of the dead workers.
+        others: the spans of shards of other fragments.
         parks: whether workers were at different steps.
 
     Raises:
@@ -73,7 +76,7 @@ def shard_tree(
     sources = _per_worker(tree, owner, crew) if are_others else {}
     for path in paths_by_element(owner):
         pieces = [(of, _within(one, sources.get(path, path))) for of, one in parts]
-        _put(tree, path, _cut(pieces, span, n))
+        _put(tree, path, _cut([*pieces, *((of, None) for of in others)], span, n))
     fresh = state_of(owner)
     for path in marked(owner, "of_span"):
         _put(tree, path, _within(fresh, path))
@@ -172,10 +175,9 @@ def _owed(fields: Sequence[Any], crew: Crew, shard: int) -> list[Any]:
 
     All pushes that were received will be applied; their worker matters only for counts.
     """
-    size = len(Push._fields)
-    rows = (Push(*fields[i : i + size]) for i in range(0, len(fields), size))
+    rows = (Push(*fields[i : i + OWED]) for i in range(0, len(fields), OWED))
     found = [it._replace(worker=crew.number(it.worker), shard=shard) for it in rows]
-    return [field for push in found for field in push]
+    return [field for push in found for field in push[:OWED]]
 
 
 def _per_worker(tree: Tree, owner: ShardServer, crew: Crew) -> dict[str, str]:

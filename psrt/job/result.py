@@ -110,6 +110,7 @@ def summarize(
     mean: Mean | None = None,
     cut: ModelCut | None = None,
     parameters: int,
+    largest: int,
     hosts: int,
     library: str,
     died: int = 0,
@@ -129,6 +130,7 @@ def summarize(
         mean: the mean of the workers' final parameters, which θ then is.
         cut: how the model was split; None if each worker had all of it.
         parameters: n.
+        largest: elements that servers update at once.
         hosts: the number of hosts.
         library: name and version of the MPI library.
         died: the number of workers that crashed in a simulation.
@@ -197,7 +199,7 @@ def summarize(
             Missing(worker, it.rank, it.host, it.pid, total.left.get(worker, 0))
             for worker, it in missing.items()
         ),
-        averages=_averages(config, parameters, plan),
+        averages=_averages(config, parameters, plan.largest if plan else largest),
         graph_averages=_on_graph(config, topology, parameters, mean),
         model_cut=cut,
         memory=Memory(*total.memory) if total.memory and config.scheme.sums_gradients else None,
@@ -206,7 +208,7 @@ def summarize(
     )
 
 
-def _averages(config: TrainConfig, parameters: int, plan: ReducePlan | None) -> Averages | None:
+def _averages(config: TrainConfig, parameters: int, largest: int) -> Averages | None:
     """Return the figures of averages; None in modes that average no parameters."""
     mode = config.scheme
     if not mode.averages:
@@ -218,7 +220,7 @@ def _averages(config: TrainConfig, parameters: int, plan: ReducePlan | None) -> 
         mode.mixing,
         mode.eager,
         ITEMSIZE * parameters,
-        ITEMSIZE * ((plan.largest if plan else 0) or parameters),
+        ITEMSIZE * (largest or parameters),
     )
 
 

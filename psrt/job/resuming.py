@@ -14,6 +14,7 @@ from psrt.checkpoint import Checkpoints, Disk, Manifest, assemble, read_part
 from psrt.checkpoint.folder import FOLDER
 from psrt.config import TrainConfig, from_toml
 from psrt.config.axes import axes_of
+from psrt.config.modes import MODES, LocalSGD, Mode
 from psrt.config.names import AUTO
 from psrt.config.regroup import bound_to_workers
 from psrt.core.arrays import Vector
@@ -184,6 +185,8 @@ class Resumption(NamedTuple):
         others = workers != self.manifest.workers or bool(absent)
         if others:
             now = {name: it for name, it in now.items() if name not in OF_WORKERS}
+            now["mode"] = _unbound(config.scheme, workers)
+            then["mode"] = _unbound(MODES.read(then["mode"]), self.manifest.workers)
         differences = knob_differences(now, then | self.chosen(then))
         if others and (why := bound_to_workers(config)):
             dead = "other workers in place of dead ones" * bool(absent)
@@ -245,6 +248,9 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         axes = axes_of(given["parallel"])
         copies = axes.data or axes_of(then["parallel"]).data
         given["parallel"] = str(axes._replace(data=copies))
+    mode = _mode_of(given.get("mode"), then, it.manifest.workers)
+    if given.get("mode") is not None:
+        given["mode"] = mode
     kept = {name: it for name, it in given.items() if name not in (*FREE, *OF_WORKERS)}
     if found_differences := knob_differences(kept, then):
         raise refusal(where, found_differences)
@@ -252,7 +258,32 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         then |= {"epochs": None, "steps": None}
     if given.get("out") is None:
         given["out"] = _run_of(it)
+    then["mode"] = mode
+    if "staleness_rate" not in mode.uses:
+        then["staleness_rate"] = None
     return TrainConfig(**{**then, **given, "resume": where})
+
+
+def _mode_of(given: Mode | str | None, then: Mapping[str, Any], workers: int) -> Mode:
+    """Return the mode of a resumed run, as it was given, or as it was.
+
+    Args:
+        given: with this run, if it was.
+        then: knobs of the run that it resumes.
+        workers: of that run.
+
+    Where a merge waits for all workers it says so by a number, or by none: now there may be others.
+    """
+    row: Mode = MODES.read(then["mode"]) if given is None else MODES.accept(given)
+    if given is not None:
+        return row.among(workers, then["servers"] or 0) if row.quorum == workers else row
+    return _unbound(row, workers)
+
+
+def _unbound(row: Mode, workers: int) -> Mode:
+    """Return a mode whose merges wait for all workers without their number."""
+    is_of_all = isinstance(row, LocalSGD) and row.streams and row.quorum == workers
+    return replace(row, quorum=None) if is_of_all else row  # type: ignore[call-arg]
 
 
 def _run_of(it: Resumption) -> str:
@@ -283,6 +314,12 @@ def pinned(config: TrainConfig) -> TrainConfig:
     chosen: dict[str, Any] = it.chosen(config.plain())
     if chosen:
         chosen["machine_costs"] = None  # the choices were made by them
+    if config.mode is not None:
+        # A quorum that was all workers then is none.
+        then = from_toml(it.manifest.config, source=str(it.path)).plain()
+        mode = _mode_of(config.mode, then, it.manifest.workers)
+        if mode != config.scheme:
+            chosen |= {"mode": mode, "servers": config.servers or it.manifest.servers}
     return replace(config, **chosen, resume=str(it.path))
 
 

@@ -270,17 +270,21 @@ class _Session:
                 if turns is not None:
                     port.waiting_for = weakly(turns.waiting_for)
                 continue
-            receive, replayed = None, None
+            roles[rank] = server = server_role(
+                port,
+                config,
+                initial,
+                log=log,
+                codec=setup.codec_at(rank),
+                matrices=setup.plan.matrices,
+                sync_s=setup.plan.sync_s,
+            )
             if scripts:
                 replayed = Sequencer(
-                    port.receive, [Script(shard, scripts[shard]) for shard in shards]
+                    server.receive, [Script(shard, scripts[shard]) for shard in shards]
                 )
                 self._sequencers.append(replayed)
-                receive = replayed.receive
-            roles[rank] = server_role(
-                port, config, initial, log=log, receive=receive, codec=setup.codec_at(rank)
-            )
-            if replayed is not None:
+                server.receive, server.keeps_time = replayed.receive, False
                 port.waiting_for = weakly(replayed.waiting_for)
         return roles
 
@@ -424,6 +428,7 @@ class _Session:
                 mean=launcher.mean,
                 cut=None if setup.cut is None else setup.cut.figures(),
                 parameters=setup.role_map.n,
+                largest=setup.role_map.most_at_once,
                 hosts=len(set(setup.hosts)),
                 library=launcher.library,
                 died=launcher.died,

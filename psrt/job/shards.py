@@ -32,8 +32,9 @@ from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.config.names import MOST_SHARDS
 from psrt.core.arrays import ITEMSIZE
+from psrt.core.errors import ConfigError
 from psrt.core.partition import Span, layered_spans
-from psrt.core.units import size_text, time_text
+from psrt.core.units import plural, size_text, time_text
 from psrt.runtime.job_codec import JobCodec
 from psrt.runtime.strategies.push_pull import shares_of
 from psrt.transport.port import AS_ASKED
@@ -131,9 +132,23 @@ def served_job(
     )
 
 
-def shards_for(config: TrainConfig, job: ServedJob) -> ShardChoice:
-    """Return the number of shards of each server, as asked or chosen."""
+def shards_for(
+    config: TrainConfig, job: ServedJob, fragments: Sequence[Sequence[Span]] = ()
+) -> ShardChoice:
+    """Return the number of shards of each server: as asked, chosen, or as fragments have pieces.
+
+    Raises:
+        ConfigError: if another number is asked for than fragments have pieces.
+    """
     asked = config.shards_per_server
+    if fragments:
+        pieces = sum(map(len, fragments))
+        if isinstance(asked, int) and asked != pieces:
+            raise ConfigError(
+                f"--shards-per-server {asked}: the fragments of --mode {config.scheme} are "
+                f"{plural(pieces, 'piece')} of the parameters, each a shard of every server"
+            )
+        return ShardChoice(pieces, f"fragments are {plural(pieces, 'piece')} of the parameters")
     return ShardChoice(asked, AS_ASKED) if isinstance(asked, int) else choose_shards(job)
 
 
@@ -232,6 +247,11 @@ def _update_seconds(job: ServedJob) -> float:
     """Return the time of a server's updates in a step of all workers."""
     nbytes = ITEMSIZE * job.n / len(job.servers)
     return nbytes * len(job.workers) * job.costs.node.byte_s
+
+
+def exchange_seconds(job: ServedJob) -> float:
+    """Return the time of a push of all workers and its answers on the busiest link."""
+    return _wire_seconds(job, job.push) + _wire_seconds(job, job.reply)
 
 
 def _wire_seconds(job: ServedJob, share: float = 1.0) -> float:

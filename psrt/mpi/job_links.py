@@ -29,7 +29,8 @@ Link: TypeAlias = LocalLink | LocalNeighbour | RemoteLink | DepartedLink
 class JobLinks:
     """On a worker, a link to each shard; on a server, one from each of its shards to each worker.
 
-    On a worker with neighbours, a link to each of them, as of a shard 0.
+    On a worker with neighbours, a link to each of them, as of a shard 0. Where a shard decides
+    for others, also one from its server to each of those at another server.
     """
 
     def __init__(
@@ -124,6 +125,28 @@ class JobLinks:
                 landing = None if worker in self._local else np.zeros(size, np.float32)
                 links[worker] = self._link(worker, shard, sends, landing)
             self.payloads[shard] = [links[worker].payload for worker in workers]
+        self._join_servers(mine)
+
+    def _join_servers(self, mine: Sequence[int]) -> None:
+        """Make a link between each shard and the server of the one that decides for it."""
+        servers = self._role_map.servers
+        for shard, decider in enumerate(self._role_map.deciders):
+            first, server = servers[decider], servers[shard]
+            if server != first and first == self._rank:
+                self.by_shard[shard] = {server: self._link_of_servers(server, shard)}
+            elif server != first and shard in mine:
+                self.by_shard[shard][first] = self._link_of_servers(first, shard)
+
+    def _link_of_servers(self, peer: int, shard: int) -> Link:
+        """Return a link without payloads."""
+        place = self._role_map.shards_of(self._role_map.servers[shard]).index(shard)
+        nothing, local, fabric = np.zeros(0, np.float32), self._local.get(peer), self._fabric
+        if local is None:
+            none = np.zeros(0, np.uint8)
+            return RemoteLink(fabric.comm, peer, place, regions=[], landing=nothing, frames_in=none)
+        return LocalLink(
+            fabric.memory, local, place, fabric.wakeup.waker(local), regions=[], landing=nothing
+        )
 
     def _link(self, peer: int, shard: int, sends: list[Vector], landing: Vector | None) -> Link:
         """Return one shard's link to a rank, with this rank's regions and landing."""

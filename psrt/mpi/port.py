@@ -283,6 +283,15 @@ class MpiPort:
         backoff.end()
         return message
 
+    async def receive_by(self, by: float) -> Message | None:
+        """Return the next message; None if none has come by then."""
+        poll, backoff = self._links.poll, self._backoff
+        backoff.begin()
+        while (message := poll()) is None and self.now() < by:
+            backoff.pause(self.waiting_for)
+        backoff.end()
+        return message
+
     async def poll(self) -> Message | None:
         """Return the next message if one has come."""
         message = self._links.poll()

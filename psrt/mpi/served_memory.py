@@ -13,7 +13,7 @@ from dataclasses import InitVar, dataclass, field
 import numpy as np
 
 from psrt.core.arrays import ITEMSIZE, Bytes, Vector
-from psrt.transport.port import CONTROL, VERSIONS, RoleMap, ThetaMemory
+from psrt.transport.port import CONTROL, RoleMap, ThetaMemory
 
 
 def floats_of(
@@ -24,7 +24,7 @@ def floats_of(
     if not shards:
         return 2 * role_map.n + CONTROL + sum(map(_words, frame_bytes))
     frames = sum(_words(reply_bytes[shard]) for shard in shards) if reply_bytes else 0
-    versions = VERSIONS * sum(role_map.spans[shard].size for shard in shards)
+    versions = role_map.versions * sum(role_map.spans[shard].size for shard in shards)
     return versions + len(role_map.workers) * frames
 
 
@@ -50,7 +50,7 @@ class ServedMemory:
         self._one_theta = theta_memory is ThetaMemory.SHARED
         if theta_memory is not ThetaMemory.OWN:
             self.landings = {
-                rank: VERSIONS + i * (not self._one_theta)
+                rank: self.role_map.versions + i * (not self._one_theta)
                 for i, rank in enumerate(self.role_map.workers)
             }
 
@@ -80,7 +80,7 @@ class ServedMemory:
         server = role_map.servers[shard]
         mine, workers = role_map.shards_of(server), role_map.workers
         before = mine[: mine.index(shard)]
-        start = VERSIONS * sum(role_map.spans[it].size for it in mine)
+        start = role_map.versions * sum(role_map.spans[it].size for it in mine)
         start += len(workers) * sum(_words(self.reply_bytes[it]) for it in before)
         start += workers.index(worker_rank) * _words(self.reply_bytes[shard])
         return _frame(self.numbers_of(server)[start:], self.reply_bytes[shard])
@@ -93,9 +93,11 @@ class ServedMemory:
         found: dict[int, list[Vector]] = {}
         for shard in self.role_map.shards_of(server_rank):
             span = self.role_map.spans[shard]
-            own = [numbers[i * span.size : (i + 1) * span.size] for i in range(VERSIONS)]
+            own = [
+                numbers[i * span.size : (i + 1) * span.size] for i in range(self.role_map.versions)
+            ]
             found[shard] = own + [span.of(theta) for theta in thetas]
-            numbers = numbers[VERSIONS * span.size :]
+            numbers = numbers[self.role_map.versions * span.size :]
         return found
 
 

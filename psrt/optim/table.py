@@ -16,6 +16,10 @@ from psrt.rows.row import Row, Rows
 from psrt.rows.values import REAL, SWITCH, WHOLE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from psrt.core.partition import Span
+    from psrt.optim.merge import Merge
     from psrt.optim.optimizer import Optimizer
     from psrt.optim.staleness import StalenessRate
 
@@ -149,6 +153,8 @@ OPTIMIZERS: Final = Rows("optimizer", "psrt.optimizers", OptimizerRow, (
 class OuterRow(Row):
     """The step that local SGD takes towards the mean of its workers, instead of taking the mean."""
 
+    #: Whether its momentum is for merges of some workers, not of all.
+    is_delayed: ClassVar[bool] = False
     lr: float = knob(0.7, REAL, "learning rate of the outer step", exclusive_min=0, max=1e6)
 
     def make(self, n: int) -> Optimizer:
@@ -169,8 +175,106 @@ class OuterNesterov(OuterRow):
         return Nesterov(self.momentum).make(n)
 
 
+@dataclass(frozen=True)
+class DelayedNesterov(OuterNesterov):
+    """Momentum once every N merges (Liu et al. 2024, arXiv 2401.09135)."""
+
+    name, summary = "delayed-nesterov", "plain steps, and once every N merges momentum"
+    home = "psrt.optim.delayed_nesterov:DelayedNesterov"
+    synonyms, is_delayed = ("dn", "delayed"), True
+    period: int = knob(
+        8, WHOLE, "number of merges from one step with momentum to the next", metavar="N", min=1,
+        synonyms=("every",),
+    )  # fmt: skip
+
+    def make(self, n: int) -> Optimizer:
+        """Make the optimizer."""
+        made: Optimizer = self.made(n, momentum=self.momentum, period=self.period)
+        return made
+
+
+@dataclass(frozen=True)
+class OuterPlain(OuterRow):
+    """A share of the way to the mean."""
+
+    name, summary = "plain", "a share of the way to the mean, and no momentum"
+    synonyms = ("sgd",)
+    lr: float = knob(1.0, REAL, "learning rate of the outer step", exclusive_min=0, max=1e6)
+
+    def make(self, n: int) -> Optimizer:
+        """Make the optimizer."""
+        return Sgd().make(n)
+
+
 #: Every outer step by its name; without one the mean is taken as it is.
-OUTER_STEPS: Final = Rows("outer step", "psrt.outer_steps", OuterRow, (OuterNesterov,))
+OUTER_STEPS: Final = Rows("outer step", "psrt.outer_steps", OuterRow, (
+    OuterNesterov, DelayedNesterov, OuterPlain,
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MergeRow(Row):
+    """How a server makes one vector of what several learners have learnt."""
+
+    #: Whether it is the plain mean, and whether learners have weights in it.
+    is_usual: ClassVar[bool] = False
+    weighs: ClassVar[bool] = True
+
+    @property
+    def least(self) -> int:
+        """The fewest learners that it can merge."""
+        return 1
+
+    def make(self, spans: Sequence[Span]) -> Merge | None:
+        """Make the merge of a shard; None where it is the weighted sum.
+
+        Args:
+            spans: of the tensors in the shard, or of what it has of them.
+        """
+        made: Merge = self.made(spans, **self.knobs)
+        return made
+
+
+class Mean(MergeRow):
+    """The weighted mean."""
+
+    name, summary = "mean", "the weighted mean"
+    is_usual = True
+
+    def make(self, spans: Sequence[Span]) -> None:
+        """Return None: a weighted sum."""
+
+
+class Radial(MergeRow):
+    """Mean length and mean direction."""
+
+    name, summary = "radial", "per tensor, the mean direction at the mean length"
+    home = "psrt.optim.merge:Radial"
+
+
+class Median(MergeRow):
+    """The median."""
+
+    name, summary = "median", "the median of each element"
+    home, weighs = "psrt.optim.merge:Median", False
+
+
+@dataclass(frozen=True)
+class Trimmed(MergeRow):
+    """The mean without extremes."""
+
+    name, summary = "trimmed", "the mean of each element without its largest and smallest"
+    home, weighs = "psrt.optim.merge:Trimmed", False
+    trim: int = knob(1, WHOLE, "number of values left out at either end", metavar="B", min=0)
+
+    @property
+    def least(self) -> int:
+        """One more than it leaves out."""
+        return 2 * self.trim + 1
+
+
+#: Every merge by its name.
+MERGES: Final = Rows("merge", "psrt.merges", MergeRow, (Mean, Radial, Median, Trimmed))
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,18 @@ def _write_whole_or_auto(value: int | str) -> str:
     return write_text(value) if isinstance(value, str) else str(value)
 
 
+def _accept_real_or_auto(value: Any) -> float | str:
+    return AUTO if value == AUTO else _accept_real(value)
+
+
+def _read_real_or_auto(text: str) -> float | str:
+    return AUTO if text == AUTO else _read_real(text)
+
+
+def _write_real_or_auto(value: float | str) -> str:
+    return write_text(value) if isinstance(value, str) else repr(value)
+
+
 def _accept_interval(value: Any) -> int | str:
     if value == AUTO:
         return AUTO
@@ -213,6 +225,8 @@ INTERVAL = Kind("N|Ns", _accept_interval, _accept_interval, _write_whole_or_auto
 #: A whole number, or ``auto``, which leaves it to psrt.
 WHOLE_OR_AUTO = Kind("N", _read_whole_or_auto, _accept_whole_or_auto, _write_whole_or_auto)
 REAL = Kind("X", _read_real, _accept_real, repr)
+#: A real number, or ``auto``, which leaves it to psrt.
+REAL_OR_AUTO = Kind("X", _read_real_or_auto, _accept_real_or_auto, _write_real_or_auto)
 #: A real number that may be infinite.
 RATE = Kind("X", _read_rate, _accept_rate, repr)
 #: A number of bytes; the suffixes K, M and G multiply it by 1024, 1024² and 1024³.

@@ -64,7 +64,9 @@ def content_of(vector: Vector) -> Content:
     """Return what a history holds of a vector (n,); infinite if too large for a float32."""
     with np.errstate(all="ignore"):
         total, norm = signed_sum(vector)
-    return Content(digest(vector), *map(_within, (total, norm / math.sqrt(max(1, vector.size)))))
+    return Content(
+        digest(vector), *map(within_float32, (total, norm / math.sqrt(max(1, vector.size))))
+    )
 
 
 def conserved(given: Vector, decoded: Vector, kept: Vector) -> Conserved:
@@ -73,10 +75,10 @@ def conserved(given: Vector, decoded: Vector, kept: Vector) -> Conserved:
         (sent, sent_norm), (left, left_norm) = signed_sum(decoded), signed_sum(kept)
         most = math.sqrt(given.size) * (sent_norm + 2 * left_norm) + given.size * _SMALLEST
         found = signed_sum(given)[0], sent, left, most
-    return Conserved(*map(_within, found))
+    return Conserved(*map(within_float32, found))
 
 
-def _within(number: float) -> float:
+def within_float32(number: float) -> float:
     """Return a number, or infinity if it is too large for a float32 or nan."""
     return number if abs(number) <= _LARGEST else math.inf
 

@@ -35,8 +35,9 @@ def force(x: Vector, centre: Vector, alpha: np.float32, out: Vector) -> Vector:
 class ForceSums(NamedTuple):
     """What an update did, for the history: signed sums of vectors, and digests."""
 
-    #: By term, the digest and the sum of its force, in the order of summation.
-    forces: Sequence[tuple[int, float]]
+    #: By term, the digest and the sum of its force, in the order of summation; in a merge also the
+    #: norm and the weight of its vector.
+    forces: Sequence[tuple[int, float] | tuple[int, float, float, float]]
     #: Digests of the centre that it moved, and of the one that the last update made; 0 for the
     #: latter at the first update.
     before: int
@@ -45,6 +46,10 @@ class ForceSums(NamedTuple):
     moved: float
     #: The bound of the rounding, from norms.
     most: float
+    #: Of what a merge has made of its terms the sum and the norm, and the norm of what it moved by.
+    total: float = 0.0
+    norm: float = math.nan
+    length: float = 0.0
 
 
 class Drawn(NamedTuple):

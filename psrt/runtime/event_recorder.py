@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from psrt.core.arrays import AnyVector, Vector
-from psrt.core.messages import Leave, Params, Push
+from psrt.core.messages import Leave, Params, Push, Relay
 from psrt.core.partition import Span
 from psrt.history import EventLog, kinds
 from psrt.history.events import (
@@ -93,6 +93,8 @@ class ShardEventRecorder(_Recorder):
         self._reply = adder(kinds.Reply)
         self._reply_encode = adder(kinds.ReplyEncode)
         self._left = adder(kinds.Left)
+        self._tick = adder(kinds.Tick)
+        self._relayed = adder(kinds.Relay)
         self._force = adder(kinds.Force)
         self._centre = adder(kinds.Centre)
         self._final = adder(kinds.Final)
@@ -100,11 +102,19 @@ class ShardEventRecorder(_Recorder):
     def taken(self, message: Push | Leave, now: float) -> None:
         """A message was received."""
         if type(message) is Push:
-            worker, clock, version, samples, progress, _ = message
-            self._receive(now, worker, clock, version, self._shard, samples, progress)
+            worker, clock, version, samples, progress, _, _, pace = message
+            self._receive(now, worker, clock, version, self._shard, samples, progress, pace)
         else:
             flag = MISSED if type(message) is Leave and message.missed else 0
             self._left(now, message.worker, message.clock, self._shard, flag)
+
+    def relayed(self, relay: Relay, now: float) -> None:
+        """The first shard has relayed what it did with a push."""
+        self._relayed(now, relay.worker, relay.clock, relay.version, self._shard, flag=relay.what)
+
+    def ticked(self, version: int, window_s: float, now: float) -> None:
+        """A window is over, after at most that time; the merge makes this version."""
+        self._tick(now, -1, version, shard=self._shard, seconds=window_s)
 
     def parked(self, clocks: Sequence[tuple[int, int]], now: float) -> None:
         """All workers that are left have stopped for a checkpoint, each at its clock."""
@@ -150,7 +160,7 @@ class ShardEventRecorder(_Recorder):
             )  # fmt: skip
 
     def drawn(self, pushes: Sequence[Push], sums: ForceSums, version: int, now: float) -> None:
-        """An update has drawn the centre.
+        """An update has drawn the centre, or merged.
 
         Args:
             pushes: that it applied, in order of summation.
@@ -159,10 +169,13 @@ class ShardEventRecorder(_Recorder):
             now: the time, in seconds.
         """
         drew = [push for push in pushes if push.samples]
-        for push, (crc, total) in zip(drew, sums.forces, strict=True):
-            self._force(now, push.worker, push.clock, pair(crc, 0), self._shard, total)
+        for push, (crc, *more) in zip(drew, sums.forces, strict=True):
+            self._force(now, push.worker, push.clock, pair(crc, 0), self._shard, *more)
         both = pair(sums.before, sums.made)
-        self._centre(now, -1, version, both, self._shard, sums.moved, sums.most)
+        self._centre(
+            now, -1, version, both, self._shard, sums.moved, sums.total, sums.norm, sums.most,
+            sums.length,
+        )  # fmt: skip
 
     def dropped(self, push: Push, version: int, now: float, late: bool) -> None:
         """A push is discarded: it arrived too late at ``version``, or its worker died."""
@@ -171,9 +184,9 @@ class ShardEventRecorder(_Recorder):
             version - push.version, LATE if late else LOST,
         )  # fmt: skip
 
-    def served(self, serve: Serve, version: int, now: float) -> None:
-        """A worker was answered with this version."""
-        self._reply(now, serve.worker, serve.clock, version, self._shard)
+    def served(self, serve: Serve, version: int, now: float, steps: int = 0) -> None:
+        """A worker was answered with this version, and the local steps before its next push."""
+        self._reply(now, serve.worker, serve.clock, version, self._shard, steps)
 
     def answered(self, serve: Serve, nbytes: int, digests: Digests, now: float) -> None:
         """A reply was encoded."""
@@ -219,6 +232,7 @@ class WorkerEventRecorder(_Recorder):
         self,
         now: float,
         clock: int,
+        shards: Sequence[int],
         versions: Sequence[int],
         taus: Sequence[int],
         pushed: Sequence[float],
@@ -229,20 +243,19 @@ class WorkerEventRecorder(_Recorder):
         Args:
             now: the time, in seconds.
             clock: of the step.
-            versions: by shard.
-            taus: by shard, of the push that was answered.
-            pushed: by shard, the time of that push.
+            shards: that they are of.
+            versions: of each.
+            taus: of each, that of the push that was answered.
+            pushed: of each, the time of that push.
             flag: PARKED if they follow a stop for a checkpoint instead of a push.
         """
-        for shard, version in enumerate(versions):
-            self._read(
-                now, self._worker, clock, version, shard, taus[shard], now - pushed[shard], flag
-            )
+        for shard, version, tau, since in zip(shards, versions, taus, pushed, strict=True):
+            self._read(now, self._worker, clock, version, shard, tau, now - since, flag)
 
     def pushed(self, push: Push, now: float, seconds: float) -> None:
         """A gradient is sent to a shard, ``seconds`` after its parameters were complete."""
-        worker, clock, version, samples, progress, shard = push
-        self._push(now, worker, clock, version, shard, samples, progress, seconds)
+        worker, clock, version, samples, progress, shard, _, pace = push
+        self._push(now, worker, clock, version, shard, samples, progress, pace, seconds)
 
     def encoded(self, push: Push, nbytes: int, digests: Digests, now: float) -> None:
         """The gradient of a push was encoded."""
@@ -469,17 +482,17 @@ class WorkerEventRecorder(_Recorder):
         """The worker is done, ``seconds`` of waiting for its neighbours to be included."""
         self._leave(now, self._worker, clock, seconds)
 
-    def parked(self, now: float, clock: int, step: int, told: int, seconds: float) -> None:
+    def parked(self, now: float, clock: int, step: int, relay: int, seconds: float) -> None:
         """The worker and its neighbours have reached a checkpoint.
 
         Args:
             now: the time, in seconds.
             clock: gradient steps finished.
             step: of the checkpoint.
-            told: the number of neighbours that were notified.
+            relay: the number of neighbours that were notified.
             seconds: since it began to wait for that.
         """
-        self._park(now, self._worker, clock, step, told, seconds)
+        self._park(now, self._worker, clock, step, relay, seconds)
 
     def saved(self, updates: int, now: float) -> None:
         """The final parameters that all workers share were written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from psrt.optim import StalenessRate
 from psrt.runtime.elastic import CentreUpdater, ForceSums
 from psrt.runtime.gap import GapMeter
 from psrt.runtime.updater import Contribution, Updater
+from psrt.runtime.watched import WatchedUpdater
 
 
 class Note(NamedTuple):
@@ -51,6 +53,7 @@ class Shard:
         workers: int,
         by_samples: bool,
         whole: bool = False,
+        weigh: Callable[[Push], float] | None = None,
         keeps_reads: bool = False,
         rate: StalenessRate | None = None,
         gaps: bool = False,
@@ -65,6 +68,7 @@ class Shard:
             workers: W.
             by_samples: whether an update weights gradients by their samples (rounds) or equally.
             whole: whether it gives each the weight 1 instead.
+            weigh: returns the weight of a push in a weighted mean instead.
             keeps_reads: whether the updater needs what each worker read last, as some rates do.
             rate: the staleness-aware learning rate; None for a constant one.
             gaps: whether to measure how far parameters move between read and update.
@@ -80,7 +84,7 @@ class Shard:
         self.buffers = buffers
         self._updater = updater
         self._payload = payload
-        self._by_samples, self._whole = by_samples, whole
+        self._by_samples, self._whole, self._weigh = by_samples, whole, weigh
         self._rate = rate
         #: Index of the buffer with the newest version.
         self.newest = 0
@@ -129,8 +133,10 @@ class Shard:
 
     @property
     def force_sums(self) -> ForceSums | None:
-        """What the newest update did, if the updater moves a centre and records it."""
+        """What the newest update did, if the updater moves a centre or merges, and records it."""
         updater = self._updater
+        if isinstance(updater, WatchedUpdater):
+            return updater.sums
         return updater.sums if isinstance(updater, CentreUpdater) and updater.watches else None
 
     @property
@@ -179,6 +185,8 @@ class Shard:
     def _combine(self, pushes: Sequence[Push], buffer: int) -> None:
         if self._whole:
             terms = self._whole_terms(pushes)
+        elif self._weigh is not None:
+            terms = self._weighted_terms(pushes, self._weigh)
         else:
             terms = self._by_sample_terms(pushes) if self._by_samples else self._equal_terms(pushes)
         if terms:
@@ -211,6 +219,23 @@ class Shard:
         # workers without data. All pushes of a round have τ = 0, so no staleness rate applies.
         total = sum(push.samples for push in pushes)
         return [self._term(push, push.samples / total) for push in pushes if push.samples]
+
+    def _weighted_terms(
+        self, pushes: Sequence[Push], weigh: Callable[[Push], float]
+    ) -> list[Contribution]:
+        """Return the terms of Σ w_i r(τ_i) Δ_i / Σ w_i, of pushes that have samples.
+
+        The rate scales a difference, not its weight: of a merge of one learner, or of several that
+        are equally stale, it would cancel.
+        """
+        self.notes = [self._note(push) for push in pushes]
+        weights = [weigh(push) if push.samples else 0.0 for push in pushes]
+        total = math.fsum(weights)
+        return [
+            self._term(push, weight / total * note.factor)
+            for push, weight, note in zip(pushes, weights, self.notes, strict=True)
+            if push.samples
+        ]
 
     def _whole_terms(self, pushes: Sequence[Push]) -> list[Contribution]:
         """Return the terms of the sum over pushes that have samples."""

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import numpy as np
 
 from psrt.checkpoint import Tree, restore, state_of
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ProtocolError
-from psrt.core.messages import Leave, Message, Params, Park, Push
+from psrt.core.messages import (
+    LAST,
+    LATE,
+    MORE,
+    Leave,
+    Message,
+    Params,
+    Park,
+    Push,
+    Relay,
+    Tick,
+)
 from psrt.core.stats import Stats
 from psrt.history.log import QUEUED
 from psrt.runtime.event_recorder import ShardEventRecorder
 from psrt.runtime.leases import Leases
+from psrt.runtime.paces import Paces, Slack
 from psrt.runtime.push_codec import NO_DIGESTS, PushDecoder
 from psrt.runtime.reply_codec import ReplyEncoder
 from psrt.runtime.shard import Shard
 from psrt.runtime.weakly import weakly
-from psrt.sync import Policy, Serve
+from psrt.sync import Apply, Drop, Policy, Serve
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port
 
@@ -43,6 +55,10 @@ class ShardServer:
         decoder: PushDecoder | None = None,
         replies: ReplyEncoder | None = None,
         answers_met: bool = False,
+        followers: Sequence[int] = (),
+        grace: float | Slack = 0.0,
+        paces: Paces | None = None,
+        is_dynamic: bool = False,
         steps: Callable[[float], int] | None = None,
         events: ShardEventRecorder | None = None,
     ) -> None:
@@ -57,6 +73,10 @@ class ShardServer:
             replies: makes the frames of replies; None sends versions uncompressed.
             answers_met: whether a worker gets the version on which its push arrived, from which it
                 makes the newest itself; only if each push is an update, without ``replies``.
+            followers: the shards for which this one decides.
+            grace: seconds for which a merge with its quorum waits for more, or how to find them.
+            paces: of workers, if they report them.
+            is_dynamic: whether answers say how many local steps a worker takes.
             steps: if updates are averages of local steps, progress of the last step → the number of
                 local steps per average; None if each update is one step.
             events: records events for the history; None keeps none.
@@ -66,6 +86,12 @@ class ShardServer:
         self.clock = 0
         self._decoder, self._replies = decoder, replies
         self._answers_met = answers_met
+        self.followers, self.grace = followers, grace
+        self._paces, self._is_dynamic = paces, is_dynamic
+        #: Seconds of the window that is open, or was last.
+        self._window_s = 0.0
+        #: When the window of a merge is over; None while none is open.
+        self.closes: float | None = None
         #: The buffer of the version on which the unanswered push arrived; between pushes, the
         #: newest.
         self._met = 0
@@ -145,6 +171,8 @@ class ShardServer:
     def bytes(self) -> tuple[int, int]:
         """Bytes that were sent and received for this shard."""
         sent, received = self._port.bytes_of(self.number)
+        mine = self._role_map.shards_of(self._port.rank)
+        sent += sum(self._port.bytes_of(it)[0] for it in self.followers if it not in mine)
         return sent + self._earlier[0], received + self._earlier[1]
 
     @bytes.setter
@@ -172,6 +200,8 @@ class ShardServer:
                 self.progress = message.progress
             if message.samples:
                 self._last[worker] = message.clock + 1
+            if self._paces is not None:
+                self._paces.note(worker, message.pace)
         elif type(message) is Park:
             self._cause = message.worker
             if not self.policy.parked:
@@ -183,18 +213,60 @@ class ShardServer:
             self._cause = message.worker
             self._leases.leave(self._ranks[message.worker])
             self.shard.forget(message.worker)
+            if self._paces is not None:
+                self._paces.forget(message.worker)
             self.shard.counts.left(message.worker, message.clock)
             if message.missed:
                 self.shard.counts.reached(message.worker, self._last[message.worker])
+        elif type(message) is Relay or type(message) is Tick:
+            self._cause = message.cause if type(message) is Relay else -1
         else:
             raise ProtocolError(f"shard {self.number} received {message}, expected a push")
         events = self._events
         if events is not None and type(message) is not Park:
             if len(events.noted) >= QUEUED:
                 events.drain()
-            events.note((events.taken, message, now))
+            if type(message) is Relay:
+                events.note((events.relayed, message, now))
+            elif type(message) is Tick:
+                window_s = 0.0 if self.closes is None else self._window_s
+                events.note((events.ticked, self.policy.version + 1, window_s, now))
+            else:
+                events.note((events.taken, message, now))
         if self._decoder is not None and type(message) is Push and message.samples:
             self._decode(message, self._decoder)
+
+    def watch_window(self) -> None:
+        """Note when the window of a merge is over, once it is open."""
+        if not self.policy.is_open:
+            self.closes = None
+        elif self.closes is None:  # the message is a push: nothing else makes a quorum
+            opened = self._received_at[self._cause]
+            self._window_s = self._window(opened)
+            self.closes = opened + self._window_s
+
+    def _window(self, opened: float) -> float:
+        """Return the seconds for which a window that opened at that time may be open."""
+        if not isinstance(self.grace, Slack):
+            return self.grace
+        assert self._paces is not None, "its workers report their paces"
+        first = self._received_at[self.policy.pending[0].worker]
+        return self.grace.seconds(self._paces.slowest_s, opened - first)
+
+    def relays(self, decision: Apply | Drop) -> Iterator[Relay]:
+        """Yield what the followers must know of a merge, or of a late push."""
+        if type(decision) is Drop:
+            push, version = decision.push, self.policy.version
+            relays = [Relay(push.worker, push.clock, version, self._cause, LATE)]
+        else:
+            last, version = decision.pushes[-1], self.shard.version + 1  # type: ignore[union-attr]
+            relays = [
+                Relay(it.worker, it.clock, version, self._cause, LAST if it is last else MORE)
+                for it in decision.pushes  # type: ignore[union-attr]
+            ]
+        for shard in self.followers:
+            for it in relays:
+                yield it._replace(shard=shard)
 
     def fence(self, message: Message) -> None:
         """Tell a worker that was declared dead, but is alive, that it is excluded."""
@@ -244,6 +316,9 @@ class ShardServer:
     async def apply(self, pushes: Sequence[Push]) -> None:
         """Make the next version."""
         port, shard, events = self._port, self.shard, self._events
+        if self.policy.follows:
+            for push in pushes:  # versions may have been made since it was received
+                self._tau[push.worker] = shard.version - push.version
         virtual_s = 0.0
         if port.apply_s is not None:
             began = port.now()
@@ -266,7 +341,7 @@ class ShardServer:
         began = 0.0 if events is None else port.now() - virtual_s
         shard.apply(pushes, buffer)
         self.progress = pushes[0].progress if pushes else self.progress
-        self.clock += 1 if self._steps is None else self._steps(pushes[0].progress)
+        self.clock += 1 if self._steps is None else self._steps(self.progress)
         self._holds[shard.newest] = shard.version
         if events is not None:
             call = events.applied, pushes, shard.notes, shard.version, shard.lr, began, port.now()
@@ -295,11 +370,13 @@ class ShardServer:
     def drop(self, push: Push, cause: Message) -> None:
         """Discard a gradient, because of a message."""
         self.shard.counts.dropped()
-        if type(cause) is Leave and cause.missed:
+        self._tau[push.worker] = -1
+        is_lost = type(cause) is Leave and cause.worker == push.worker
+        if is_lost and cause.missed:  # type: ignore[union-attr]
             self.shard.counts.reached(push.worker, push.clock)
         events = self._events
         if events is not None:
-            late = type(cause) is Push
+            late = not is_lost
             events.note((events.dropped, push, self.shard.version, self._port.now(), late))
 
     def note_spread(self, finished: int) -> None:
@@ -322,7 +399,8 @@ class ShardServer:
         # line runs, and its push needs the record of what it read.
         shard.read_by(serve.worker)
         if self._events is not None:
-            self._events.note((self._events.served, serve, shard.version, now))
+            steps = self._steps_of(serve.worker)
+            self._events.note((self._events.served, serve, shard.version, now, steps))
         buffer = shard.newest
         if self._answers_met:
             buffer, self._met = self._met, buffer
@@ -343,7 +421,7 @@ class ShardServer:
         frame = replies.encode(worker, serve.clock, shard.theta)
         shard.read_by(worker, replies.held[worker])
         if events is not None:
-            events.note((events.served, serve, shard.version, now))
+            events.note((events.served, serve, shard.version, now, self._steps_of(worker)))
             digests = replies.digests(worker, frame) if events.is_exact else NO_DIGESTS
             events.note((events.answered, serve, frame.size, digests, now))
         span = self._port.role_map.spans[self.number]
@@ -363,7 +441,12 @@ class ShardServer:
             -1 if worker == self._cause else self._cause,
             self.shard.fresh_gaps.pop(worker, -1.0),
             self._cut,
+            self._steps_of(worker),
         )
+
+    def _steps_of(self, worker: int) -> int:
+        """Return the local steps of a worker before its next push; 0 leaves them to it."""
+        return self._paces.steps(worker) if self._is_dynamic and self._paces is not None else 0
 
     async def _free_buffer(self, preferred: int, kept: int) -> int:
         """Wait for a buffer without readers."""

@@ -15,6 +15,7 @@ import numpy as np
 from psrt.core.arrays import Vector
 from psrt.core.partition import Span, block_spans
 from psrt.optim import BLOCK, Optimizer, Schedule, StalenessRate
+from psrt.optim.merge import Merge
 
 
 class Contribution(NamedTuple):
@@ -40,6 +41,7 @@ class Updater:
         schedule: Schedule,
         *,
         rate: StalenessRate | None = None,
+        merge: Merge | None = None,
     ) -> None:
         """Set up.
 
@@ -48,10 +50,13 @@ class Updater:
             optimizer: turns the sum into a step.
             schedule: gives the learning rate.
             rate: an element-wise staleness rate, applied to each gradient before the sum.
+            merge: takes the place of the sum if there are several terms; None sums.
         """
         self.optimizer = optimizer
         self._schedule = schedule
         self._rate = rate
+        self._merge = merge
+        self._merged = np.empty(0 if merge is None else n, np.float32)
         #: Learning rate of the newest update.
         self.lr = 0.0
         self._spans = block_spans(n, BLOCK)
@@ -86,10 +91,15 @@ class Updater:
         optimizer.begin(lr)
         old, new = self._blocks(theta), self._blocks(out)
         blocks = [(term, self._blocks(term.vector)) for term in terms]
+        merged: list[Vector] | None = None
+        if self._merge is not None and len(terms) > 1:
+            vectors = [self._scaled(term, theta) for term in terms]
+            self._merge.merge(vectors, [term.weight for term in terms], self._merged)
+            merged = self._blocks(self._merged)
         # Block by block through sum, rate, optimizer: each finds its operands in the cache. Nothing
         # may depend on how many blocks of this update were done before (see ``GapAware.observe``).
         for i, span in enumerate(self._spans):
-            total = self._weighted_sum(i, span, old[i], blocks)
+            total = merged[i] if merged else self._weighted_sum(i, span, old[i], blocks)
             before = self._before[: span.size]
             if self._rate is not None:
                 np.copyto(before, old[i])  # ``new`` may be ``old``
@@ -159,6 +169,16 @@ class Updater:
         into, old, given = self._blocks(total), self._blocks(theta), self._blocks(term.vector)
         for i, span in enumerate(self._spans):
             into[i] += self._weighted(i, span, old[i], term, given, self._term)
+
+    def _scaled(self, term: Contribution, theta: Vector) -> Vector:
+        """Return a term's vector after its staleness rate, without its weight."""
+        if self._rate is None or term.read is None:
+            return term.vector
+        scaled = np.empty_like(term.vector)
+        for span in self._spans:
+            given, old, read, out = (span.of(it) for it in (term.vector, theta, term.read, scaled))
+            self._rate.block(span, given, old, read, out)
+        return scaled
 
     def _weighted_sum(
         self, i: int, span: Span, old: Vector, blocks: list[tuple[Contribution, list[Vector]]]

@@ -18,7 +18,7 @@ from psrt.core.stats import Report, Sketch
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
-from psrt.transport.port import FRAMED, NO_PAYLOAD, VERSIONS, ThetaMemory
+from psrt.transport.port import FRAMED, NO_PAYLOAD, ThetaMemory
 
 if TYPE_CHECKING:
     from psrt.simulation.cell import World
@@ -58,7 +58,7 @@ class VirtualPort(CollectivePort):
         self.versions: dict[int, list[Vector]] = {
             shard: [
                 np.zeros(role_map.spans[shard].size if numerics else 0, np.float32)
-                for _ in range(VERSIONS)
+                for _ in range(role_map.versions)
             ]
             for shard in self._places
         }
@@ -300,6 +300,23 @@ class VirtualPort(CollectivePort):
                 line = world.frames.decode_reply if back else world.frames.decode
                 self.behind += line.at(self.role_map.spans[message.shard].size)
         return message
+
+    async def receive_by(self, by: float) -> Message | None:
+        """Return the next message; None if none has come by then."""
+        if self.behind:
+            await self.catch_up()
+        if not self._inbox and self.now() < by:
+            self.world.at(by, self._ring, None)
+        while not self._inbox and self.now() < by:  # it may be the alarm of an earlier call
+            self.waiting = True
+            await suspend()
+        return await self.receive() if self._inbox else None
+
+    def _ring(self, _: None) -> None:
+        """End the wait of ``receive_by``, unless a message has."""
+        if self.waiting:
+            self.waiting = False
+            self.world.resume(self.rank)
 
     def _take(self, mix: Mix, region: int) -> None:
         """Take what a neighbour's message brings."""

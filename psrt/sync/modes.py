@@ -9,6 +9,7 @@ nothing                 1              ∞       –                   each grad
 lead s                  1              s       –                   each gradient at once
 share k                 ⌊W/k⌋, ≥ 1     ∞       –                   mean over a quorum
 rounds, asynchronous    1              ∞       –                   each contribution at once
+quorum K                K, ≤ W         ∞       –                   mean over a merge
 ======================  =============  ======  ==================  =========================
 
 W is the number of live workers. The mean staleness of softsync on equal workers is (W − 1)/⌊W/k⌋
@@ -25,16 +26,18 @@ import math
 
 from psrt.config.modes import MODES, Mode
 from psrt.core.errors import ConfigError
+from psrt.sync.learners import Follower, Learners
 from psrt.sync.policy import Policy
 
 
-def policy_for(mode: Mode, workers: int, *, late: float = math.inf) -> Policy:
+def policy_for(mode: Mode, workers: int, *, late: float = math.inf, decides: bool = True) -> Policy:
     """Return the policy of one shard under ``mode``.
 
     Args:
         mode: a mode that may have servers.
         workers: W, at least 1.
         late: the staleness above which a push is dropped; not in the modes with rounds.
+        decides: whether the shard decides itself: in modes with a quorum one does for others, too.
 
     Raises:
         ConfigError: if the mode has no servers.
@@ -43,6 +46,10 @@ def policy_for(mode: Mode, workers: int, *, late: float = math.inf) -> Policy:
         served = ", ".join(MODES.where(lambda it: it.may_have_servers))
         raise ConfigError(f"mode {mode.name!r} has no servers; those that do: {served}")
     lead, share, backup = mode.lead, mode.share, mode.backup
+    if mode.quorum is not None and not decides:
+        return Follower(workers)
+    if mode.quorum is not None:
+        return Learners(workers, quorum=mode.quorum, has_window=mode.grace is not None, late=late)
     if mode.rounds:
         return Policy(
             workers,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from psrt.core.errors import CheckpointError, ProtocolError
-from psrt.core.messages import Leave, Park, Push
+from psrt.core.messages import Leave, Park, Push, Relay, Tick
 
 
 class Apply(NamedTuple):
@@ -47,9 +47,13 @@ class Cut(NamedTuple):
     cut: int
 
 
-#: A push whose fields have the right types, to compare restored ones with.
-_LIKE = Push(0, 0, 0, 0, 0.0, 0)
+#: The fields of a pending push that a checkpoint keeps; one that counts several steps is never
+#: pending then. And such fields of the right types, to compare restored ones with.
+OWED = 6
+_LIKE = Push(0, 0, 0, 0, 0.0, 0)[:OWED]
 
+#: What a shard decides about.
+Event: TypeAlias = Push | Leave | Park | Tick | Relay
 Decision: TypeAlias = Apply | Keep | Drop | Serve | Cut
 
 
@@ -78,6 +82,10 @@ class Policy:
     """
 
     saved = ("version", "clock", "_owed")
+    #: Whether an update has its quorum, and waits for more pushes until a ``Tick``.
+    is_open = False
+    #: Whether another shard decides what this one does.
+    follows = False
 
     def __init__(
         self,
@@ -104,6 +112,8 @@ class Policy:
         self._gate = gate
         self._late = late
         self._rounds = rounds
+        #: Whether an update sums in the order of workers, not in that of arrival.
+        self._sorts = rounds
         #: Whether every push is an update and no worker ever waits.
         self._alone = not rounds and gate == math.inf and quorum(workers) <= 1
         #: Updates applied.
@@ -142,12 +152,12 @@ class Policy:
     @property
     def _owed(self) -> tuple[float, ...]:
         """The pending pushes, field by field."""
-        return tuple(field for push in self.pending for field in push)
+        return tuple(field for push in self.pending for field in push[:OWED])
 
     @_owed.setter
     def _owed(self, fields: tuple[float, ...]) -> None:
-        size, kinds = len(_LIKE), [*map(type, _LIKE)]
-        rows = [fields[i : i + size] for i in range(0, len(fields), size)]
+        kinds = [*map(type, _LIKE)]
+        rows = [fields[i : i + OWED] for i in range(0, len(fields), OWED)]
         if any([*map(type, row)] != kinds or not 0 <= row[0] < self._workers for row in rows):
             raise CheckpointError(f"a shard's pending pushes are none: {fields}")
         self.pending = [Push(*row) for row in rows]  # type: ignore[arg-type]
@@ -166,7 +176,7 @@ class Policy:
                 f"a shard at version {self.version} has workers at clocks {self.clock}"
             )
 
-    def fences(self, event: Push | Leave | Park) -> bool:
+    def fences(self, event: Event) -> bool:
         """Return whether to ignore an event, because its worker was declared dead.
 
         Whether it is dead or only slow, all others have continued without it, so its messages come
@@ -174,9 +184,11 @@ class Policy:
         """
         if type(event) is Leave and event.missed and event.worker not in self.clock:
             return True
-        return bool(self.fenced) and event.worker in self.fenced
+        if not self.fenced or type(event) is Tick or type(event) is Relay:
+            return False
+        return event.worker in self.fenced  # type: ignore[union-attr]
 
-    def handle(self, event: Push | Leave | Park) -> list[Decision]:
+    def handle(self, event: Event) -> list[Decision]:
         """Return the decisions on this event, in the order in which they must be carried out.
 
         Raises:
@@ -186,6 +198,10 @@ class Policy:
             return self._push(event)
         if type(event) is Park:
             return self._park(event)
+        if type(event) is Tick:
+            return self._tick()
+        if type(event) is Relay:
+            return self._relay(event)
         return self._leave(event)  # type: ignore[arg-type]
 
     @property
@@ -303,6 +319,12 @@ class Policy:
         self._release(decisions)
         return decisions
 
+    def _tick(self) -> list[Decision]:
+        raise ProtocolError("a window is over, but none was open")
+
+    def _relay(self, relay: Relay) -> list[Decision]:
+        raise ProtocolError(f"a shard that decides by itself received {relay}")
+
     def _release(self, decisions: list[Decision]) -> None:
         """Make the checkpoint if all live workers are parked, and let them continue."""
         if self.parked and len(self.parked) == len(self.clock):
@@ -350,7 +372,7 @@ class Policy:
         # More than one update only if a death or a leave completes a round: then empty rounds may
         # follow at once, which another shard has finished and all live workers are past.
         while self._complete():
-            if self._rounds and len(pending) > 1:
+            if self._sorts and len(pending) > 1:
                 pending.sort(key=_worker)  # the sum has the same bits in any order of arrival
             decisions.append(Apply(tuple(pending)))
             pending.clear()

@@ -10,7 +10,7 @@ import struct
 from typing import get_type_hints
 
 from psrt.core.errors import ProtocolError
-from psrt.core.messages import Leave, Message, Mix, Params, Park, Push
+from psrt.core.messages import Leave, Message, Mix, Params, Park, Push, Relay
 from psrt.core.stats import COLUMNS, Report, Sketch
 
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
@@ -19,12 +19,13 @@ FRAME_BYTES = 64
 # "=": the byte order of the host, but standard sizes without padding, which no compiler chooses.
 # The last byte, and the seven behind the kind, have no fields: a link writes there what follows the
 # message (``psrt.mpi.links.remote``).
-_PUSH, _PARAMS, _LEAVE, _MIX, _PARK = 1, 2, 3, 4, 5
-_WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdi"), struct.Struct("=8xqqqqdi")
-_WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqqfifq"), struct.Struct("=8xqqqqfifq")
+_PUSH, _PARAMS, _LEAVE, _MIX, _PARK, _RELAY = 1, 2, 3, 4, 5, 6
+_WRITE_PUSH, _READ_PUSH = struct.Struct("=B7xqqqqdiif"), struct.Struct("=8xqqqqdiif")
+_WRITE_PARAMS, _READ_PARAMS = struct.Struct("=B7xqqqififqi"), struct.Struct("=8xqqqififqi")
 _WRITE_LEAVE, _READ_LEAVE = struct.Struct("=B7xqqi?"), struct.Struct("=8xqqi?")
 _WRITE_MIX, _READ_MIX = struct.Struct("=B7xqqqdi"), struct.Struct("=8xqqqdi")
 _WRITE_PARK, _READ_PARK = struct.Struct("=B7xqqqi"), struct.Struct("=8xqqqi")
+_WRITE_RELAY, _READ_RELAY = struct.Struct("=B7xqqqiii"), struct.Struct("=8xqqqiii")
 #: A report's fields by their declared types, and the columns at its end by the types of their
 #: initial values, so a new field needs no line here.
 _CODES = {int: "q", float: "d", bool: "?"}
@@ -60,6 +61,8 @@ def encode(message: Message, buffer: Buffer, offset: int = 0) -> None:
         _WRITE_MIX.pack_into(buffer, offset, _MIX, *message)
     elif kind is Park:
         _WRITE_PARK.pack_into(buffer, offset, _PARK, *message)
+    elif kind is Relay:
+        _WRITE_RELAY.pack_into(buffer, offset, _RELAY, *message)
     else:
         _WRITE_LEAVE.pack_into(buffer, offset, _LEAVE, *message)
 
@@ -87,7 +90,9 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
         return _new(Leave, _READ_LEAVE.unpack_from(buffer, offset))
     if code == _PARK:
         return _new(Park, _READ_PARK.unpack_from(buffer, offset))
-    raise ProtocolError(f"a frame of kind {code} came, expected 1, 2, 3, 4 or 5")
+    if code == _RELAY:
+        return _new(Relay, _READ_RELAY.unpack_from(buffer, offset))
+    raise ProtocolError(f"a frame of kind {code} came, expected 1, 2, 3, 4, 5 or 6")
 
 
 def encode_report(report: Report | Sketch) -> bytes:

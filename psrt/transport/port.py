@@ -6,7 +6,7 @@ difference.
 
 **Payload regions.** Messages are small; numbers travel by region. Every pair of a worker and a
 shard has two: the worker's gradient span, and the shard's span of parameters in one of
-``VERSIONS`` buffers. ``send(to, message, region)`` makes the region's contents reach the peer:
+several buffers. ``send(to, message, region)`` makes the region's contents reach the peer:
 a worker that receives ``Params`` finds them in its ``theta``; a server that receives ``Push``
 finds the gradient in ``payload(shard, worker)``. Where both ranks are on one host these are the
 same memory, and only the message, a doorbell, is sent. A region may even be the worker's ``theta``
@@ -94,6 +94,11 @@ class RoleMap:
     peers: tuple[tuple[int, ...], ...] = ()
     #: By worker, the number of regions that its neighbours may read; see ``Port.offers``.
     offers: tuple[int, ...] = ()
+    #: By shard, the one that decides for it, whose server sends to its server, too; empty if each
+    #: decides for itself.
+    deciders: tuple[int, ...] = ()
+    #: Buffers for versions of a shard.
+    versions: int = VERSIONS
     #: If these are only some of the ranks of a job: the number of each rank and worker in the job.
     job_ranks: tuple[int, ...] = ()
     job_workers: tuple[int, ...] = ()
@@ -133,6 +138,18 @@ class RoleMap:
     def most_shards(self) -> int:
         """The largest number of shards that one rank owns."""
         return max(map(len, self._shards.values()), default=0)
+
+    @property
+    def most_at_once(self) -> int:
+        """Elements of the largest part that servers update by itself; 0 without servers."""
+        firsts = sorted(set(self.deciders)) or [0] * bool(self.spans)
+        return max((sum(it.size for it in self.beside(first)) for first in firsts), default=0)
+
+    def beside(self, shard: int) -> tuple[Span, ...]:
+        """Return the spans of all shards that the same one decides for; of all if each decides."""
+        deciders = self.deciders or (0,) * len(self.spans)
+        both = zip(self.spans, deciders, strict=True)
+        return tuple(span for span, of in both if of == deciders[shard])
 
     def rank_name(self, rank: int) -> int:
         """Return the number of a rank in the job, for messages."""
@@ -210,7 +227,7 @@ class Port(Protocol):
     #: Worker: (n,) float32, the parameters it computes with; ``Params`` land here. Or
     #: ``held_theta`` elements, whose meaning is the strategy's.
     theta: Vector
-    #: Server: by owned shard, the regions of ``Params``, (span,) float32 each: ``VERSIONS`` buffers
+    #: Server: by owned shard, the regions of ``Params``, (span,) float32 each: ``versions`` buffers
     #: of its own, then the landings.
     versions: dict[int, list[Vector]]
     #: Worker with neighbours: the regions of ``Mix``, (span,) float32 each; the role map has their
@@ -330,6 +347,9 @@ class Port(Protocol):
         Raises:
             TransportError: if none comes within the deadline.
         """
+
+    async def receive_by(self, by: float) -> Message | None:
+        """Return the next message, as ``receive`` does; None if none has come ``by`` that time."""
 
     async def poll(self) -> Message | None:
         """Return the next message, as ``receive`` does, if one has come; never wait for one."""

@@ -163,6 +163,10 @@ class SoloPort:
         """Refuse."""
         _nobody()
 
+    async def receive_by(self, by: float) -> Message | None:
+        """Refuse."""
+        _nobody()
+
     async def poll(self) -> Message | None:
         """Return nothing: no peer sends."""
         return None

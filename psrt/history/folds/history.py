@@ -89,7 +89,7 @@ def pieces_of(
         by_stages: whether the stages of a pipeline count the staleness of gradients.
         is_copy: whether the first cell counts the samples of this one, too.
     """
-    events, shards = history.workers[number], max(len(history.shards), 1)
+    events = history.workers[number]
     pairs = history.header.mode.variant == PAIRS
     kind = events["kind"]
     seconds = np.where(kind == Kind.PARK, 0.0, events["seconds"].astype(np.float64))
@@ -100,17 +100,17 @@ def pieces_of(
     taus: list[Sequence[int]] = [()] * len(events)
     age, gap = np.full(len(events), -1), np.full(len(events), -1.0)
 
-    # A read covers all shards, and is counted at the last; the first read answers no push.
-    parts = np.flatnonzero(kind == Kind.READ)
-    reads = parts[: len(parts) // shards * shards].reshape(-1, shards)
-    parked = events["flag"][reads[:, -1]] == PARKED
-    counted[reads[:, -1]] = parked | (np.arange(len(reads)) > 0)
-    seconds[reads[:, -1]] = waited[reads[:, -1]] = np.where(parked, 0.0, seconds[reads[:, 0]])
-    reads = reads[counted[reads[:, -1]] & ~parked]
-    last, versions = reads[:, -1], events["version"][reads]
-    skew[last] = versions.max(axis=1) - versions.min(axis=1)
-    for at, found in zip(last.tolist(), events["tau"][reads].tolist(), strict=True):
-        taus[at] = found
+    # A read covers all shards of a fragment, and is counted at the last; the first read answers no
+    # push.
+    first, last = _reads(events)
+    parked = events["flag"][last] == PARKED
+    counted[last] = parked | (events["clock"][last] > 0)
+    seconds[last] = waited[last] = np.where(parked, 0.0, seconds[first])
+    first, last = (it[counted[last] & ~parked] for it in (first, last))
+    for begin, end in zip(first.tolist(), last.tolist(), strict=True):
+        versions = events["version"][begin : end + 1]
+        skew[end] = versions.max() - versions.min()
+        taus[end] = events["tau"][begin : end + 1].tolist()
     if not steps.any():  # a push ends a step, which is counted when it is answered
         pushes = np.flatnonzero((kind == Kind.PUSH) & (events["shard"] == 0))
         pushed = _newest(pushes, last)
@@ -141,6 +141,15 @@ def pieces_of(
         samples[at].astype(np.int64),
         list(rows),
     )
+
+
+def _reads(events: Events) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of the first and of the last event of each read."""
+    parts = np.flatnonzero(events["kind"] == Kind.READ)
+    begins = np.diff(parts, prepend=-2) > 1
+    begins[1:] |= np.diff(events["shard"][parts].astype(np.int64)) <= 0
+    begins[1:] |= np.diff(events["flag"][parts].astype(np.int64)) != 0
+    return parts[begins], parts[np.append(begins[1:], True)[: len(parts)]]
 
 
 def _newest(of: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:

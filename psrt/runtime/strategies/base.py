@@ -29,6 +29,10 @@ class Step(NamedTuple):
     progress: float
     #: Seconds that its gradient took to compute before ``begin``: where the loop is the user's own.
     computed: float = 0.0
+    #: Gradient steps in it: more than one where it is what local steps have changed.
+    steps: int = 1
+    #: Of them steps a second; 0 where nobody needs it.
+    pace: float = 0.0
 
 
 class FramePlan(NamedTuple):
@@ -162,6 +166,10 @@ class LocalSteps(Strategy):
         self._port = port
         self._events = events
         self._since = 0.0
+        #: Seconds of computing since the last push.
+        self._busy_s = 0.0
+        #: Steps with samples in it: others take no time, and would make a pace look faster.
+        self._busy_steps = 0
         self._theta = port.theta
         self._gradient = gradient_of(port)
         self._updater = updater
@@ -173,6 +181,8 @@ class LocalSteps(Strategy):
     async def _take(self, step: Step) -> None:
         """Take an optimizer step on the gradient, and record it."""
         now, apply_s = self._port.now(), self._port.apply_s
+        self._busy_s += now - self._since
+        self._busy_steps += step.samples > 0
         if apply_s is not None and step.samples:
             await self._port.pause(apply_s(0, ITEMSIZE * self._port.role_map.n))
         if step.samples:

@@ -50,6 +50,7 @@ from psrt.runtime.strategies.pair_gossip import PairGossip, Turns
 from psrt.runtime.strategies.pairs import Pairs
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.push_sum import PushSum
+from psrt.runtime.strategies.served_fragments import ServedFragments
 from psrt.runtime.strategies.streaming import StreamingSGD
 from psrt.runtime.strategies.tracking import Tracking
 from psrt.runtime.sum_frames import RecordedFrames
@@ -219,6 +220,17 @@ def averaging(of: Ingredients) -> Strategy:
     config, port, codec = of.config, of.port, of.codec
     if not port.role_map.servers and len(port.role_map.workers) == 1:
         codec = None  # nothing is sent, and differences would only add rounding
+    if config.scheme.streams and port.role_map.servers:
+        served: Any = of.push_codecs
+        return ServedFragments(
+            port,
+            of.updater(port.theta.size),
+            fragment_period(config.scheme),
+            mixing=config.scheme.mixing or 0.0,
+            is_paced=config.scheme.paces,
+            events=of.events,
+            **served,
+        )
     if config.scheme.streams:
         return _streaming(of, codec)
     return LocalSGD(
@@ -226,6 +238,7 @@ def averaging(of: Ingredients) -> Strategy:
         of.updater(port.theta.size),
         _averager(of, codec),
         averaging_period(config.scheme),
+        is_paced=config.scheme.paces,
         events=of.events,
     )
 
@@ -244,7 +257,9 @@ def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
             **codecs,
         )
     if port.role_map.servers:
-        return ServerAverager(port, events=of.events, **codecs)
+        return ServerAverager(
+            port, differences=mode.merges, parks=mode.parks, events=of.events, **codecs
+        )
     return ReduceAverager(
         port,
         of.outer(port.theta.size, differences=codec is not None),

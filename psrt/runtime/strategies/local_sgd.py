@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -9,7 +11,11 @@ import numpy as np
 from psrt.core.arrays import Vector
 from psrt.core.partition import Span
 from psrt.history.folds.worker import WorkerFold
+from psrt.runtime.checksum import digest
+from psrt.runtime.conserved import signed_sum, within_float32
+from psrt.runtime.elastic import Drawn
 from psrt.runtime.event_recorder import WorkerEventRecorder
+from psrt.runtime.paces import pace_of
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import (
@@ -37,6 +43,8 @@ class Averager(Boundary, Protocol):
     counts: WorkerFold
     #: See ``Holding.model``.
     model: Vector | None = None
+    #: The local steps before the next average, where servers say so; 0 if they do not.
+    local_steps: int = 0
 
     def begin(self, step: Step) -> None:
         """Prepare for the local steps of round ``step.clock``; the default does nothing."""
@@ -58,7 +66,8 @@ class Averager(Boundary, Protocol):
 class ServerAverager(Averager):
     """Averages over servers: a push carries parameters, an update is their mean.
 
-    With a codec a push carries Δ_i = θ_old − θ_i instead, with θ_old as this worker holds it.
+    Where servers merge (``Mode.merges``), and with a codec, a push carries Δ_i = θ_old − θ_i
+    instead, with θ_old as this worker holds it: the version that it read last, its anchor.
     """
 
     saved = ("_push_pull", "_base")
@@ -68,6 +77,8 @@ class ServerAverager(Averager):
         self,
         port: Port,
         *,
+        differences: bool = False,
+        parks: bool = False,
         encoder: PushEncoder | None = None,
         decoder: ReplyDecoder | None = None,
         events: WorkerEventRecorder | None = None,
@@ -76,16 +87,50 @@ class ServerAverager(Averager):
 
         Args:
             port: of a worker, in a job with servers.
-            encoder: makes frames of Δ_i; None pushes θ_i as it is.
+            differences: whether to push Δ_i rather than θ_i; an ``encoder`` always does.
+            parks: see ``PushPull``.
+            encoder: makes frames of Δ_i; None pushes vectors as they are.
             decoder: adds the frames of replies to θ_old; None where parameters are sent.
             events: records events for the history; None keeps none.
         """
-        self._push_pull = PushPull(port, encoder=encoder, decoder=decoder, events=events)
+        self._push_pull = PushPull(
+            port, parks=parks, encoder=encoder, decoder=decoder, events=events
+        )
         self.counts = self._push_pull.counts
         self._theta = port.theta
         self._buffer = gradient_of(port)
         #: θ_old; None where θ_i is sent.
-        self._base = None if encoder is None else port.theta.copy()
+        self._base = port.theta.copy() if differences or encoder is not None else None
+        self._port = port
+        self._events: WorkerEventRecorder | None = None
+        if differences and events is not None and events.is_exact and port.theta.size:
+            self._events = events
+        #: Δ_i as servers see it.
+        self._sent = self._buffer
+        if self._events is not None and encoder is not None:
+            self._sent = np.empty_like(port.theta)
+            encoder.decode_into([span.of(self._sent) for span in port.role_map.spans])
+
+    @property
+    def local_steps(self) -> int:  # type: ignore[override]
+        """The local steps before the next push, where servers say so."""
+        return self._push_pull.local_steps
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether all workers come to the average that was the last one."""
+        return self._push_pull.at_cut
+
+    @property
+    def cut(self) -> int:
+        """See ``Boundary.cut``."""
+        return self._push_pull.cut
+
+    async def park(self, averages: int) -> None:
+        """Wait until all are parked, and read the newest version."""
+        await self._push_pull.park(averages)
+        if self._base is not None:
+            np.copyto(self._base, self._theta)
 
     def go_on(self, averages: int) -> None:
         """Resume from a checkpoint: its averages are the rounds of the servers."""
@@ -106,6 +151,11 @@ class ServerAverager(Averager):
         np.copyto(theta, base)  # the frame of a reply is added to what servers think is here
         await push_pull.step(step)
         np.copyto(base, theta)
+        if self._events is not None and step.samples:
+            shards = range(len(self._port.role_map.spans))
+            note_anchor(
+                self._events, self._port, step.clock, shards, pushed=self._sent, anchor=base
+            )
 
     def note_left(self, averages: int) -> None:
         """See ``Boundary.note_left``."""
@@ -216,10 +266,13 @@ class LocalSGD(LocalSteps):
         averager: Averager,
         period: AveragingPeriod,
         *,
+        is_paced: bool = False,
         events: WorkerEventRecorder | None = None,
     ) -> None:
+        """Set up; ``is_paced``: whether servers must know how fast this worker is."""
         super().__init__(port, updater, events=events)
         self._averager = averager
+        self._is_paced = is_paced
         self.counts = averager.counts
         self.plan, self.model = averager.plan, averager.model
         self._period = period
@@ -277,6 +330,27 @@ class LocalSGD(LocalSteps):
         self.updates = await self._averager.leave(self.updates)
 
     async def _average(self) -> None:
-        await self._averager.average(Step(self.updates, self._samples, self._progress))
+        step = Step(self.updates, self._samples, self._progress, steps=self._steps)
+        if self._is_paced:
+            step = step._replace(pace=pace_of(self._busy_steps, self._busy_s))
+        await self._averager.average(step)
         self.updates += 1
         self._steps = self._samples = 0
+        self._busy_steps, self._busy_s = 0, 0.0
+        if self._averager.local_steps:
+            self._period = self._period._replace(local_steps=self._averager.local_steps)
+
+
+def note_anchor(
+    events: WorkerEventRecorder, port: Port, clock: int, shards: Sequence[int], *,
+    pushed: Vector, anchor: Vector,
+) -> None:  # fmt: skip
+    """Record what a learner has pushed at a clock, as servers see it, and its new anchor."""
+    for shard in shards:
+        span = port.role_map.spans[shard]
+        delta = span.of(pushed)
+        with np.errstate(all="ignore"):
+            total, norm = signed_sum(delta)
+        most = within_float32(math.sqrt(span.size) * norm)
+        found = digest(delta), digest(span.of(anchor)), within_float32(total)
+        events.note((events.drawn, port.now(), clock, shard, Drawn(*found, 0.0, 0.0, 0.0, most)))

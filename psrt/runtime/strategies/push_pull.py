@@ -9,7 +9,7 @@ from typing import Protocol
 
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import FencedError, ProtocolError
-from psrt.core.messages import Leave, Params, Park, Push
+from psrt.core.messages import Leave, Message, Params, Park, Push
 from psrt.core.partition import Span
 from psrt.core.sharding import memory
 from psrt.history.events import PARKED
@@ -54,6 +54,7 @@ class PushPull(Strategy):
         port: Port,
         *,
         spans: Sequence[Span] = (),
+        shards: Sequence[int] | None = None,
         late: Late | None = None,
         parks: bool = False,
         encoder: PushEncoder | None = None,
@@ -66,6 +67,7 @@ class PushPull(Strategy):
             port: of a worker.
             spans: parts of the gradient in the order in which they become ready; without any, all
                 is pushed at the end.
+            shards: those that it talks to; None for all.
             late: says which parameters a gradient is of; None where they are those read last.
             parks: whether servers say when this worker is at a cut; else it is after each step.
             encoder: makes frames of gradients; None pushes them as they are.
@@ -77,7 +79,8 @@ class PushPull(Strategy):
         self._worker = role_map.worker_of(port.rank) or 0
         self._servers = role_map.servers
         #: In which shards are pushed.
-        self._order = range(len(role_map.servers))
+        self._shards = range(len(role_map.servers)) if shards is None else shards
+        self._order = self._shards
         if role_map.most_shards > 1:
             self._order = self._order[::-1]
         self._gradient = gradient_of(port)
@@ -98,6 +101,8 @@ class PushPull(Strategy):
         #: Whether the run ends there.
         self._ends = False
         self._parks = parks
+        #: The local steps before the next push, as servers say; 0 if they do not.
+        self.local_steps = 0
         self.updates = 0
         self.counts = WorkerFold()
         #: The optimizer's vectors are at the servers.
@@ -111,7 +116,7 @@ class PushPull(Strategy):
         #: By shard, when this step's gradient was pushed; None if it was not yet.
         self._pushed: list[float | None] = [None] * len(role_map.servers)
         self.ready = weakly(self._ready) if any(self._completes) else None
-        port.waiting_for = weakly(self._waiting_for, "a message")
+        port.waiting_for = weakly(self.waiting_for, "a message")
 
     @property
     def at_cut(self) -> bool:
@@ -125,17 +130,38 @@ class PushPull(Strategy):
 
     async def park(self, clock: int) -> None:
         """Park at every shard; each answers when all have come, and the mode lets it."""
+        began = self.send_parks(clock)
+        for _ in self._shards:
+            await self._reply()
+        self.note_parked(clock, began)
+
+    def follow_cut(self, cut: int) -> None:
+        """Park for a cut next that only some shards have asked for."""
+        self._cut, self._ends = abs(cut), cut < 0
+
+    def send_parks(self, clock: int) -> float:
+        """Send that this worker parks; return the time."""
         self._clock = clock
         for shard in self._order:
             park = Park(self._worker, clock, self.cut, shard)
             self._port.send(self._servers[shard], park)
-        self._cut, began, events = 0, self._port.now(), self._events
-        for _ in self.versions:
-            await self._reply()
+        self._cut = 0
+        return self._port.now()
+
+    def note_parked(self, clock: int, began: float) -> None:
+        """Note that all have parked, and that this worker has read the newest version."""
         self._since = now = self._port.now()
-        if events is not None:
-            none, since = [0] * len(self.versions), [began] * len(self.versions)
-            events.note((events.read, now, clock, self.versions.copy(), none, since, PARKED))
+        if self._events is not None:
+            none, since = [0] * len(self._shards), [began] * len(self._shards)
+            self._note_read(now, clock, none, since, PARKED)
+
+    def _note_read(
+        self, now: float, clock: int, taus: Sequence[int], since: Sequence[float], flag: int = 0
+    ) -> None:
+        events = self._events
+        assert events is not None, "somebody records"
+        versions = [self.versions[it] for it in self._shards]
+        events.note((events.read, now, clock, self._shards, versions, taus, since, flag))
 
     def go_on(self, clock: int) -> None:
         """Resume from a checkpoint: in rounds, a worker's clock is the version of every shard."""
@@ -152,9 +178,9 @@ class PushPull(Strategy):
             self._since = self._port.now()
             has_read, self._has_read = self._has_read, True
             if self._events is not None and not has_read:
-                none = [0] * len(self.versions)
-                now = [self._since] * len(self.versions)
-                self._events.read(self._since, step.clock, self.versions, none, now)
+                none = [0] * len(self._shards)
+                now = [self._since] * len(self._shards)
+                self._note_read(self._since, step.clock, none, now)
 
     def _ready(self, i: int) -> None:
         """Push the shards that the i-th part of the gradient completes."""
@@ -174,9 +200,9 @@ class PushPull(Strategy):
 
     def _push(self, shard: int, now: float, region: int) -> None:
         """Send this step's gradient to a shard, and note it."""
-        clock, samples, progress, *_ = self._step
+        clock, samples, progress, _, steps, pace = self._step
         versions = self.versions if self._late is None else self._reads[-1 - self._late.staleness]
-        push = Push(self._worker, clock, versions[shard], samples, progress, shard)
+        push = Push(self._worker, clock, versions[shard], samples, progress, shard, steps, pace)
         events = self._events
         if events is not None:
             since = now if self._since is None else self._since
@@ -202,9 +228,20 @@ class PushPull(Strategy):
 
     async def step(self, step: Step) -> int:
         """Push to every shard, then receive every shard's reply, in order of arrival."""
-        port, versions, events = self._port, self.versions, self._events
+        pushed = self.send(step)
+        replies = [await self._reply() for _ in self._shards]
+        reached = replies[-1].clock
+        if len(replies) > 1:
+            clocks = {reply.shard: reply.clock for reply in replies}
+            reached = await self._level(clocks, step.progress)
+        self.note_replies(replies, reached, pushed)
+        return reached
+
+    def send(self, step: Step) -> float:
+        """Push to every shard that was not pushed early; return the time."""
+        port = self._port
         self._step = step
-        clock, samples, progress, *_ = step
+        clock, samples, *_ = step
         self._clock = clock
         region = GRADIENT if samples else NO_PAYLOAD
         pushed = port.now()
@@ -212,32 +249,34 @@ class PushPull(Strategy):
         for shard in self._order:
             if early[shard] is None:
                 self._push(shard, pushed, region)
-        if len(versions) == 1:
-            last = await self._reply()
-            replies, reached = [last], last.clock
-        else:
-            replies = [await self._reply() for _ in versions]
-            last = replies[-1]
-            clocks = {reply.shard: reply.clock for reply in replies}
-            reached = await self._level(clocks, progress)
-        self._since = now = port.now()
+        return pushed
+
+    def note_replies(self, replies: list[Params], reached: int, since: float) -> None:
+        """Note the replies to a push, and count them.
+
+        Args:
+            replies: of every shard, in order of arrival; sorted by shard here.
+            reached: the clock of the next step.
+            since: the time at which the worker began to wait for them.
+        """
+        last, events, early = replies[-1], self._events, self._pushed
+        self._since = now = self._port.now()
         if events is not None:
             if len(replies) > 1:
                 replies.sort(key=_shard)
             taus = [reply.staleness for reply in replies]
             if len(events.noted) >= QUEUED:
                 events.drain()
-            when = [pushed if at is None else at for at in early]
-            events.note((events.read, now, reached, versions.copy(), taus, when))
+            when = [since if early[it] is None else early[it] for it in self._shards]
+            self._note_read(now, reached, taus, when)  # type: ignore[arg-type]
         if self.ready is not None:
             self._pushed = [None] * len(early)
         self._count(replies)
-        self._wait(last, now - pushed)
-        return reached
+        self._wait(last, now - since)
 
     def _count(self, replies: list[Params]) -> None:
         """Count the replies to one push, and the read that they make."""
-        counts, versions = self.counts, self.versions
+        counts, versions = self.counts, [self.versions[it] for it in self._shards]
         counts.read(max(versions) - min(versions) if len(versions) > 1 else 0)
         for reply in replies:
             if reply.staleness >= 0:
@@ -261,8 +300,12 @@ class PushPull(Strategy):
     async def leave(self, clock: int) -> None:
         """Send ``Leave`` to every shard."""
         self.note_left(clock)
-        for shard, rank in enumerate(self._servers):
-            self._port.send(rank, Leave(self._worker, clock, shard))
+        self.send_leaves(clock)
+
+    def send_leaves(self, clock: int) -> None:
+        """Send ``Leave`` to every shard, without a note of it."""
+        for shard in self._shards:
+            self._port.send(self._servers[shard], Leave(self._worker, clock, shard))
 
     async def _level(self, clocks: dict[int, int], progress: float) -> int:
         """Bring all shards to one clock, the largest in ``clocks`` (by shard), and return it.
@@ -282,12 +325,21 @@ class PushPull(Strategy):
         return clock
 
     async def _reply(self) -> Params:
-        reply = await self._port.receive()
+        return self.take(await self._port.receive())
+
+    def take(self, reply: Message) -> Params:
+        """Take a message from a server, which brings parameters.
+
+        Raises:
+            FencedError: if it says that this worker is excluded.
+        """
         if type(reply) is Leave and reply.missed:
             raise FencedError(f"worker {self._worker} was declared dead")
         if type(reply) is not Params:
             raise ProtocolError(f"worker {self._worker} received {reply}, expected parameters")
         self.versions[reply.shard] = reply.version
+        if reply.steps:
+            self.local_steps = reply.steps
         if reply.cut:
             self._cut, self._ends = abs(reply.cut), reply.cut < 0
         if self._decoder is not None:
@@ -302,7 +354,8 @@ class PushPull(Strategy):
             nbytes, digests = decoder.digests(reply.shard)
             events.note((events.decoded, reply, nbytes, digests, self._port.now()))
 
-    def _waiting_for(self) -> str:
+    def waiting_for(self) -> str:
+        """Describe what this worker waits for."""
         role_map = self._port.role_map
         ranks = ", ".join(str(role_map.rank_name(rank)) for rank in role_map.server_ranks)
         me = role_map.worker_name(self._worker)

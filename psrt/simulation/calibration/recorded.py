@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from psrt.core.errors import ConfigError
-from psrt.core.messages import Leave, Message, Params, Push
+from psrt.core.messages import Leave, Message, Params, Push, Relay, Tick
 from psrt.simulation import SimulationCosts
 from psrt.simulation.calibration.times import Calibration
 from psrt.simulation.calibration.track import Receipts, Track
@@ -88,6 +88,9 @@ class RecordedCosts:
                 return 0.0  # a worker continues at the last of the replies
             return self._reply.at(self._worker(rank), message.clock - 1)
         receipts = self._receipts[message.shard]
+        assert not isinstance(message, Tick), "no rank sends a tick"
+        if isinstance(message, Relay):  # between servers, of which no times are recorded
+            return receipts.usual(idle=idle)
         if isinstance(message, Push) and not message.samples and message.version < message.clock:
             # A shard that backups left behind is asked again. The recorded times of this clock
             # belong to the push that follows.
@@ -101,7 +104,10 @@ class RecordedCosts:
         if not self._hosts:
             return False
         role_map = self._role_map
-        if isinstance(message, Params):
+        assert not isinstance(message, Tick), "no rank sends a tick"
+        if isinstance(message, Relay):
+            source = role_map.servers[0]
+        elif isinstance(message, Params):
             source = role_map.servers[message.shard]
         else:
             source = role_map.workers[message.worker]

@@ -7,6 +7,7 @@ shards alternate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,9 @@ from psrt.history.check.table import (
     same_as_before,
 )
 from psrt.history.events import MISSED, PARKED, Kind
+
+#: Kinds of events that stand for the receipt of a message, or for a time that is over.
+MESSAGES = (Kind.RECEIVE, Kind.LEFT, Kind.RELAY, Kind.TICK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,13 @@ class Workers:
     leave: Ints
     #: Pushes of incomplete steps of workers that died: the first ones, to some of the shards.
     unfinished: Ints
+    #: The shards that these are about, by column.
+    shards: Sequence[int]
+
+    def of(self, grid: Grid, shard: int) -> Ints:
+        """Return the column of a shard."""
+        found: Ints = grid[:, self.shards.index(shard)]
+        return found
 
     @property
     def is_answer(self) -> Bools:
@@ -116,7 +127,7 @@ def shard_of(
         died: by worker, whether it never announced that it leaves.
         findings: takes what is wrong.
     """
-    starts = table.are(Kind.RECEIVE, Kind.LEFT)
+    starts = table.are(*MESSAGES)
     findings.on(table, np.zeros(min(1, len(table)), np.int64)).require(
         ALTERNATION, starts[:1], "shard {shard} acts before any message arrived"
     )
@@ -230,7 +241,7 @@ def _received(
     last_reply = np.where(before[found] == Kind.REPLY, previous(at, -1)[found], -1)
     clock, samples = table["clock"][positions], table["samples"][positions]
     given = np.where(last_reply < 0, 0, table["clock"][last_reply])
-    messages = np.cumsum(table.are(Kind.RECEIVE, Kind.LEFT)) - 1
+    messages = np.cumsum(table.are(*MESSAGES)) - 1
     stops = table["flag"][positions] == PARKED
     # A stop does not say clock and version: they are those of the last answer.
     has = np.where(last_reply < 0, 0, table["version"][last_reply])
@@ -316,18 +327,20 @@ def _check_missed(contract: Contract, shard: Shard, findings: Findings) -> None:
     )
 
 
-def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings) -> Workers | None:
-    """Return the workers' events of a mode with servers; None if the order is invalid."""
+def workers_of(
+    contract: Contract, table: Table, leave: Ints, findings: Findings, shards: Sequence[int]
+) -> Workers | None:
+    """Return the workers' events about these shards; None if the order is invalid."""
     pushed = table.where(Kind.PUSH)
-    unfinished = _unfinished(contract, table, pushed, leave)
-    reads = _grid(contract, table, table.where(Kind.READ), "read", findings)
+    unfinished = _unfinished(contract, table, pushed, leave, shards)
+    reads = _grid(contract, table, table.where(Kind.READ), "read", findings, shards)
     # With several shards per server, a gradient may be pushed in parts, the last shard first.
     in_parts = contract.shards > contract.servers
     finished = np.setdiff1d(pushed, unfinished)
-    pushes = _grid(contract, table, finished, "pushed", findings, any_order=in_parts)
+    pushes = _grid(contract, table, finished, "pushed", findings, shards, any_order=in_parts)
     if reads is None or pushes is None or not findings.none:
         return None
-    workers = Workers(table, reads, pushes, leave, unfinished)
+    workers = Workers(table, reads, pushes, leave, unfinished, shards)
     _check_alternation(workers, findings)
     if not findings.none:
         return None
@@ -336,7 +349,9 @@ def workers_of(contract: Contract, table: Table, leave: Ints, findings: Findings
     return workers
 
 
-def _unfinished(contract: Contract, table: Table, pushed: Ints, leave: Ints) -> Ints:
+def _unfinished(
+    contract: Contract, table: Table, pushed: Ints, leave: Ints, shards: Sequence[int]
+) -> Ints:
     """Return the pushes of incomplete steps, of workers that died while computing."""
     if contract.shards == contract.servers:
         return pushed[:0]  # all pushes of a step are sent at its end, so none are incomplete
@@ -344,7 +359,7 @@ def _unfinished(contract: Contract, table: Table, pushed: Ints, leave: Ints) -> 
     rank, starts = rank_in_group(owner, contract.workers)
     count = np.diff(np.append(starts, len(pushed)))
     died = leave == len(table)
-    found: Ints = pushed[died[owner] & (rank >= (count - count % contract.shards)[owner])]
+    found: Ints = pushed[died[owner] & (rank >= (count - count % len(shards))[owner])]
     return found
 
 
@@ -354,11 +369,12 @@ def _grid(
     at: Ints,
     did: str,
     findings: Findings,
+    of: Sequence[int],
     *,
     any_order: bool = False,
 ) -> Grid | None:
     """Return events of one kind by shard; None if they do not come shard by shard."""
-    shards, owner = contract.shards, table["worker"][at]
+    shards, owner = len(of), table["worker"][at]
     counts = np.bincount(owner, minlength=contract.workers)
     if (counts % shards).any():
         worker = int(np.flatnonzero(counts % shards)[0])
@@ -372,7 +388,7 @@ def _grid(
     holds = (grid == first + np.arange(shards)).all(1)
     if any_order:
         grid = np.take_along_axis(grid, np.argsort(table["shard"][grid], axis=1), axis=1)
-    holds &= (table["shard"][grid] == np.arange(shards)).all(1)
+    holds &= (table["shard"][grid] == np.array(of)).all(1)
     for name in ("clock", "samples"):
         holds &= (table[name][grid] == table[name][first]).all(1)
     holds &= (table.real("progress")[grid] == table.real("progress")[first]).all(1)
@@ -443,6 +459,8 @@ def _check_computed_on(contract: Contract, workers: Workers, findings: Findings)
     zero = np.ones(first.shape, bool)
     for name in ("clock", "version", "tau"):
         zero &= table[name][first] == 0
+        if name == "version":  # a learner may stop before it has pushed a fragment
+            zero |= table["flag"][first] == PARKED
     findings.on(table, first[:, 0]).require(
         READS, np.all(zero, axis=1), "worker {worker} does not start with version 0 at clock 0"
     )

@@ -14,9 +14,11 @@ softsync(k)         ⌊W/k⌋, ≥ 1     none    the drop limit, if    the first
 local-sgd, servers  W              round   –                     all live workers' averages
 easgd               W              round   –                     all live workers' forces
 easgd, asynchronous 1              none    –                     the force
+local-sgd, quorum   K              none    the drop limit, if    the merge of what came
 ==================  =============  ======  ====================  ==========================
 
-W is the number of workers that have not left the shard.
+W is the number of workers that have not left the shard. With a quorum one shard of each fragment
+decides, and the others do the same.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from psrt.config.modes import Mode
-from psrt.config.names import BY_HOST, PAIRS
+from psrt.config.names import BY_HOST, PAIRS, SEQUENTIAL
 from psrt.core.errors import ConfigError
+from psrt.core.partition import Span, fragments_of
 from psrt.history.check.data_plan import DataPlan
 from psrt.history.check.table import Ints
 from psrt.history.header import MOST, Header
@@ -49,6 +52,15 @@ class Contract:
     backup: int = 0
     #: k, if 1/k of the workers make an update; 0 if it is one of them, or all.
     share: int = 0
+    #: K: the learners of a merge, unless fewer can still come; None without a quorum.
+    learners: int | None = None
+    #: Seconds for which a merge with its quorum waits for more: any number with ``auto``, None if
+    #: it does not wait.
+    grace: float | None = None
+    #: Whether each worker may stop for a checkpoint at a clock of its own.
+    stops: bool = False
+    #: By shard, the one that decides for it, where merges have a quorum.
+    deciders: tuple[int, ...] = ()
     #: How far ahead of the slowest a worker may be; None if no worker ever waits.
     gate: int | None = None
     #: A push that is staler than this on arrival is dropped; None if none is.
@@ -93,6 +105,8 @@ class Contract:
     by_host: bool = False
     #: Whether a codec is in effect.
     framed: bool = False
+    #: Whether a codec makes frames of pushes, or of replies.
+    codes: bool = False
     #: Whether the model is split, so that stages record their passes.
     cut: bool = False
     #: The number of reads by which a gradient's parameters are older than the newest, after the
@@ -124,15 +138,30 @@ class Contract:
         Not if it encodes and decodes between its steps.
         """
         is_exact = self.simulated and not self.resumed and not self.ends_late
-        return is_exact and not (self.sends_frames and self.streams)
+        return is_exact and not (self.streams and (self.sends_frames or self.codes))
 
     @property
     def settles(self) -> int:
         """The number of final sums, one per fragment, if workers' parameters differ until then."""
         return self.fragments if self.eager and self.workers > 1 else 0
 
+    def follows(self, shard: int) -> bool:
+        """Return whether another shard decides what this one merges."""
+        return self.learners is not None and self.deciders[shard] != shard
+
+    def together(self) -> list[list[int]]:
+        """Return the shards that a worker pushes and reads at a time."""
+        if self.fragments == 1:
+            return [list(range(self.shards))]
+        return [
+            [it for it, of in enumerate(self.deciders) if of == first]
+            for first in sorted(set(self.deciders))
+        ]
+
     def quorum(self, live: Ints) -> Ints:
         """Return the number of pushes that make an update with ``live`` workers."""
+        if self.learners is not None:
+            return np.full_like(live, self.learners)
         if self.rounds:
             return np.maximum(live - self.backup, 1)
         return np.maximum(live // self.share, 1) if self.share else np.ones_like(live)
@@ -176,6 +205,10 @@ def contract_of(header: Header) -> Contract:
         rounds=mode.rounds,
         backup=mode.backup,
         share=mode.share or 0,
+        learners=mode.quorum,
+        grace=math.inf if isinstance(mode.grace, str) else mode.grace,
+        stops=mode.parks and header.knob("checkpoint_every") is not None,
+        deciders=_deciders(header),
         gate=None if mode.lead == math.inf else int(mode.lead),
         late=0 if most is None and mode.backup else most,
         local_steps=mode.local_steps,
@@ -198,11 +231,32 @@ def contract_of(header: Header) -> Contract:
         by_host=mode.variant == BY_HOST,
         pairs=mode.variant == PAIRS,
         framed=bool(header.knob("codec") and header.knob("codec_everywhere")),
+        codes=bool(header.servers and (header.knob("codec") or header.knob("codec_reply"))),
         cut=header.knob("parallel") is not None,
         exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
         ahead=bool(mode.overlap)
         and (not header.simulated or bool(header.knob("inject")) or header.way is not None),
     )
+
+
+def _deciders(header: Header) -> tuple[int, ...]:
+    """Return by shard the one that decides for it: the first of those with the same fragment."""
+    mode, layers = header.mode, [Span(*it) for it in header.layers]
+    if mode.quorum is None or mode.fragments == 1:
+        return (0,) * len(header.servers)
+    strided = mode.fragment_order != SEQUENTIAL
+    fragments = fragments_of(layers, mode.fragments, strided=strided)
+    of = [
+        next((f for f, spans in enumerate(fragments) if any(_within(span, it) for it in spans)), -1)
+        for span in header.spans
+    ]
+    if -1 in of:
+        raise ConfigError("the history's header has a shard that is part of no fragment")
+    return tuple(of.index(it) for it in of)
+
+
+def _within(span: tuple[int, int], of: Span) -> bool:
+    return of.start <= span[0] and span[1] <= of.stop
 
 
 def _data_plan(header: Header) -> DataPlan | None:

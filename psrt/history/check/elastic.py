@@ -57,16 +57,28 @@ def check_forces(
             text = "{kind} of worker {worker} in a run without an elastic force"
             findings.on(table, table.where(*KINDS)).forbid(ELASTIC, text)
         return
+    _check_unused(shards, findings)
     _check_draws(contract, alpha_of(contract, header), workers, findings)
     _check_bounds(header.n, workers, shards, findings)
     for number, table in enumerate(shards):
         applied = table.where(Kind.APPLY)
         applied = applied[(table["worker"][applied] >= 0) & (table["samples"][applied] > 0)]
         forces, centres = table.where(Kind.FORCE), table.where(Kind.CENTRE)
-        if _match(table, applied, forces, centres, findings):
+        if match(table, applied, forces, centres, findings):
             of = np.searchsorted(centres, forces)
             _check_centres(table, forces, centres, of, findings)
             _check_both_ends(contract, workers, number, table, forces, centres[of], findings)
+
+
+def _check_unused(shards: Sequence[Table], findings: Findings) -> None:
+    """Check that fields that only merges have are empty."""
+    for table in shards:
+        at = table.where(Kind.FORCE, Kind.CENTRE)
+        nothing = np.isnan(table.real(Force.norm)[at]) & (table.real(Centre.length)[at] == 0)
+        nothing &= table.real(Centre.total)[at] == 0
+        nothing &= (table["kind"][at] == Kind.CENTRE) | (table.real(Force.weight)[at] == 0)
+        text = "{kind} of version {clock} has fields that only merges have"
+        findings.on(table, at).require(ELASTIC, nothing, text, counts=False)
 
 
 def _check_draws(contract: Contract, alpha: float, table: Table, findings: Findings) -> None:
@@ -140,8 +152,19 @@ def _check_bounds(n: int, workers: Table, shards: Sequence[Table], findings: Fin
             findings.on(table, at).require(ELASTIC, fits, text, limit=most, counts=False)
 
 
-def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: Findings) -> bool:
-    """Check that each push of an update has its force, after the update, and then the centre."""
+def match(
+    table: Table,
+    applied: Ints,
+    forces: Ints,
+    centres: Ints,
+    findings: Findings,
+    *,
+    rule: str = ELASTIC,
+) -> bool:
+    """Check that each push of an update has its force, after the update, and then the centre.
+
+    Where servers merge, the force is what was pushed, and the centre what comes of all.
+    """
     count = min(len(applied), len(forces))
     pushed, drew = applied[:count], forces[:count]
     kind = np.append(table["kind"], 0)
@@ -154,11 +177,11 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
         "shard {shard} has a force of worker {worker} at clock {clock} that is not the next one "
         "of the update before it"
     )
-    findings.on(table, drew).require(ELASTIC, same, text, because=[pushed])
+    findings.on(table, drew).require(rule, same, text, because=[pushed])
     text = "shard {shard} applied clock {clock} of worker {worker} without a force"
-    findings.on(table, applied[count:]).forbid(ELASTIC, text, counts=False)
+    findings.on(table, applied[count:]).forbid(rule, text, counts=False)
     text = "shard {shard} has a force of worker {worker} at clock {clock} of no update"
-    findings.on(table, forces[count:]).forbid(ELASTIC, text, counts=False)
+    findings.on(table, forces[count:]).forbid(rule, text, counts=False)
     if not findings.none:
         return False
     versions = np.unique(table["version"][applied])
@@ -166,7 +189,7 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
     alone = (table["worker"][centres] == -1) & (kind[centres - 1] == Kind.FORCE)
     if len(versions) != len(centres) or (versions != drawn).any() or not alone.all():
         findings.on(table, centres[-1:] if len(centres) else applied[:1]).forbid(
-            ELASTIC, "shard {shard} did not record the centre after each of its updates"
+            rule, "shard {shard} did not record the centre after each of its updates"
         )
         return False
     of = np.searchsorted(centres, forces)
@@ -175,7 +198,7 @@ def _match(table: Table, applied: Ints, forces: Ints, centres: Ints, findings: F
         table[Centre.version][centres[np.where(inside, of, 0)]] == table["version"][applied]
     )
     text = "shard {shard} has the force of worker {worker} at clock {clock} in another update"
-    findings.on(table, forces).require(ELASTIC, right, text, because=[applied], counts=False)
+    findings.on(table, forces).require(rule, right, text, because=[applied], counts=False)
     return findings.none
 
 

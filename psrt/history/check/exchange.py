@@ -37,14 +37,20 @@ from psrt.history.check.updates import PushOutcomes
 from psrt.history.events import MISSED, PARKED
 
 
-def check_delivery(contract: Contract, workers: Workers, shard: Shard, findings: Findings) -> None:
+def check_delivery(
+    contract: Contract,
+    workers: Workers,
+    shard: Shard,
+    outcomes: PushOutcomes,
+    findings: Findings,
+) -> None:
     """Compare the workers' events about a shard with the shard's own."""
     # A push that only asks for a newer version has no gradient.
     reported = ~np.isin(shard.pushes.worker, contract.unreported)
     real = np.flatnonzero(~shard.pushes.asks & reported)
     _check_pushes(contract, workers, shard, real, findings)
     if findings.none:
-        _check_reads(contract, workers, shard, real, findings)
+        _check_reads(contract, workers, shard, outcomes, real, findings)
     _check_leaving(contract, workers, shard, findings)
 
 
@@ -58,7 +64,7 @@ def _check_pushes(
     mine, table, count = workers.table, shard.table, contract.workers
     unfinished = workers.unfinished[mine["shard"][workers.unfinished] == shard.number]
     # Tables are grouped by worker, so ascending positions are, too.
-    pushed = np.sort(np.concatenate([workers.pushes[:, shard.number], unfinished]))
+    pushed = np.sort(np.concatenate([workers.of(workers.pushes, shard.number), unfinished]))
     received = shard.pushes.at[real]
     owner, sender = mine["worker"][pushed], shard.pushes.worker[real]
     rank, starts = rank_in_group(owner, count)
@@ -75,7 +81,7 @@ def _check_pushes(
         return
     of = pushed[starts[sender] + place]
     text = "shard {shard} received from worker {worker} {field} {said}, which pushed {field} {due}"
-    fields = ("clock", "version", "samples", "progress")
+    fields = ("clock", "version", "samples", "progress", "rate")
     _require_same(findings, DELIVERY, fields, (table, received), (mine, of), text)
     if contract.simulated:
         text = "shard {shard} received a push of worker {worker} before it was sent"
@@ -85,11 +91,16 @@ def _check_pushes(
 
 
 def _check_reads(
-    contract: Contract, workers: Workers, shard: Shard, real: Ints, findings: Findings
+    contract: Contract,
+    workers: Workers,
+    shard: Shard,
+    outcomes: PushOutcomes,
+    real: Ints,
+    findings: Findings,
 ) -> None:
     """Check that between two pushes a worker reads the last reply that it got."""
     mine, table, pushes = workers.table, shard.table, shard.pushes
-    read = workers.reads[:, shard.number]
+    read = workers.of(workers.reads, shard.number)
     owner = mine["worker"][read]
     rank, _ = rank_in_group(owner, contract.workers)
     # The first read answers no push; the k-th after it reads the reply to the k-th push.
@@ -99,7 +110,8 @@ def _check_reads(
     known = rank <= came[owner]
     # A request for a newer version comes after a push, and is answered after it.
     heads = np.flatnonzero(~pushes.asks)
-    last = np.append(heads[1:], len(pushes))[np.searchsorted(heads, real)] - 1
+    last = np.append(heads[1:], len(pushes))[np.searchsorted(heads, real)]
+    last = np.minimum(last, np.searchsorted(pushes.worker, pushes.worker[real], "right")) - 1
     reply = np.full(len(read), len(table))
     if len(real):
         end = last[push[known]]
@@ -115,12 +127,13 @@ def _check_reads(
     text = "worker {worker} read of shard {shard} {field} {said}, which answered {field} {due}"
     _require_same(findings, READS, ("clock", "version"), (mine, read), (table, reply), text)
     text = "worker {worker} got staleness {said} from shard {shard}, expected {due} for its push"
-    met, made = pushes.met[real[push]], contract.rounds | (pushes.samples[real[push]] > 0)
-    used = made & (True if contract.late is None else met <= contract.late)
+    used, made = pushes.met[real[push]], outcomes.applied[real[push]]
+    if contract.learners is not None:  # one that is relayed may be older when it is merged
+        used = np.append(table["tau"], 0)[made]
     findings.on(mine, read).require_equal(
         READS,
         mine["tau"][read],
-        np.where(used, met, -1),
+        np.where(outcomes.waits[real[push]], used, -1),
         text,
         because=[(table, pushes.at[real[push]]), (table, reply)],
     )
@@ -179,6 +192,8 @@ def check_durations(contract: Contract, workers: Workers, findings: Findings) ->
     since = np.where(workers.is_answer[:, None], pushes[began] if len(pushes) else reads, reads)
     # A read after a stop has the waiting time before the stop.
     after_stop = (table["flag"][reads] == PARKED).ravel()
+    # A fragment is waited for only from the step on that adopts it, see ``check_arrivals``.
+    after_stop |= contract.streams
     require_duration(findings, table, reads.ravel(), since.ravel(), most=after_stop)
     began = np.searchsorted(reads[:, 0], pushes[:, 0]) - 1
     require_duration(findings, table, pushes.ravel(), reads[began].ravel())
@@ -211,7 +226,7 @@ def check_replies(
     who = "shard {shard} answered worker {worker} at clock {of}"
     if contract.gate is None:
         text = f"{who} before it had received its push"
-        if contract.rounds:
+        if contract.rounds or contract.learners is not None:
             text = f"{who} at version {{version}}, before the update that it waits for"
         replies.require(REPLIES, ~answered | (given >= due), text, of=of, because=because)
     else:
@@ -261,7 +276,10 @@ def _release(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
     0 if nothing is waited for, the number of events if it never happens.
     """
     pushes, end = shard.pushes, len(shard.table)
-    if contract.rounds:
+    if contract.learners is not None:
+        dropped = np.where(outcomes.late, outcomes.dropped, 0)
+        release = np.where(outcomes.waits, outcomes.applied, dropped)
+    elif contract.rounds:
         target = np.where(pushes.asks, pushes.clock, pushes.version + 1)
         target = np.where(outcomes.waits | pushes.asks, target, 0)
         made = np.concatenate([[0], shard.updates, [end]])  # version → where it was made

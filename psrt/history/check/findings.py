@@ -46,6 +46,8 @@ FIFO = "per-worker FIFO"
 STALENESS = "staleness"
 GAPS = "gaps"
 QUORUM = "quorum"
+WINDOWS = "windows"
+RELAYS = "relayed merges"
 ROUND = "rounds"
 ORDER = "summation order"
 REPLIES = "prompt replies"
@@ -56,6 +58,7 @@ SAVED = "saved gradients"
 RATES = "rates"
 AVERAGING = "averaging"
 ELASTIC = "elastic force"
+MERGED = "merged vectors"
 FRAGMENTS = "fragments"
 SUMS = "sums"
 TURNS = "turns"
@@ -94,9 +97,14 @@ RULES = {
     FIFO: "a worker's gradients are applied in the order of its steps",
     STALENESS: "recorded staleness is the version on arrival minus the version read",
     GAPS: "gaps are measured only in asynchronous modes, and are 0 if no update came between",
-    QUORUM: "an update is made as soon as the gradients that its mode asks for have arrived",
+    QUORUM: "an update is made as soon as the gradients that its mode asks for have arrived, and "
+    "of these",
+    WINDOWS: "a merge with a window waits for more learners until that is over, or nobody else "
+    "can come, and no longer",
+    RELAYS: "shards make the same merges, as the one that decides has relayed them; only those "
+    "that died on the way are missing",
     ROUND: "an update of a round contains only gradients of its version",
-    ORDER: "gradients are summed in worker order in a round, in order of arrival in a quorum; "
+    ORDER: "gradients are summed in worker order in a round or a merge, else in order of arrival; "
     "neighbours are averaged in worker order",
     REPLIES: "a worker is answered as soon as its mode allows, and not before",
     PROGRESS: "no worker is further ahead of the slowest than the bound",
@@ -107,6 +115,8 @@ RULES = {
     AVERAGING: "averages follow their period, weighted by the samples since the last average",
     ELASTIC: "a worker and the centre are pulled towards each other by the same force, beta/W of "
     "their difference",
+    MERGED: "a merge has what its learners pushed, by their weights, and they continue with what "
+    "came of it",
     FRAGMENTS: "fragments take turns, and each arrives after the configured number of steps",
     SUMS: "every worker takes part in every sum and gets the same result",
     TURNS: "steps and averages with neighbours alternate, in the order that was configured",

@@ -29,6 +29,8 @@ from psrt.history.check.findings import EventRef, Findings, Outcome
 from psrt.history.check.fragments import check_averaging
 from psrt.history.check.frames import check_frames, frames_of, without_frames
 from psrt.history.check.gossip import check_gossip
+from psrt.history.check.merge_sums import check_merge_sums
+from psrt.history.check.merges import check_merges
 from psrt.history.check.metrics import (
     check_distances,
     check_lines,
@@ -40,6 +42,12 @@ from psrt.history.check.metrics import (
 from psrt.history.check.norms import distances
 from psrt.history.check.pairs import check_pairs, forgotten
 from psrt.history.check.pipeline import check_pipeline, layout_of, without_passes
+from psrt.history.check.served import (
+    by_fragment,
+    check_adopted,
+    check_pushes,
+    check_told_steps,
+)
 from psrt.history.check.steps import (
     check_departures,
     check_local_steps,
@@ -280,8 +288,8 @@ class _Case:
                 check_frames(codec, mine, its, self.contract.unreported, findings)
         if not findings.none:
             return
-        if self.contract.shards:
-            self.workers = without_stops(self.contract, self.workers, findings)
+        if self.contract.shards and self.contract.fragments == 1:
+            self.workers = without_stops(self.contract.shards, self.workers, findings)
         if not findings.none:
             return
         leave = check_departures(self.contract, self.workers, self._crashed, findings)
@@ -352,26 +360,34 @@ class _Case:
         died = leave == len(table)
         found = [shard_of(contract, i, it, died, findings) for i, it in enumerate(self.shards)]
         check_silence(table, leave, np.zeros(len(table), bool), findings)
-        workers = workers_of(contract, table, leave, findings)
+        groups = self._groups(leave)
         shards = [shard for shard in found if shard is not None]
-        if workers is None or len(shards) < len(found) or not findings.none:
+        if groups is None or len(shards) < len(found) or not findings.none:
             return
-        check_durations(contract, workers, findings)
+        by_shard = {it: group for group in groups for it in group.shards}
+        for group in groups:
+            check_durations(contract, group, findings)
         if not contract.mode.averages:  # with averages a push is not a step
-            check_steps(contract, table, workers.pushes[:, 0], leave, findings)
+            check_steps(contract, table, groups[0].pushes[:, 0], leave, findings)
+        became = []
         for shard in shards:
             outcomes = check_updates(contract, shard, findings)
+            became.append(outcomes)
             check_replies(contract, shard, outcomes, findings)
             check_rates(contract, self.header, shard, outcomes, findings)
-            check_delivery(contract, workers, shard, findings)
+            check_delivery(contract, by_shard[shard.number], shard, outcomes, findings)
             last_event = EventRef(shard.table, len(shard.table) - 1)
             self._check_final(shard.number, len(shard.updates), last_event)
+        self.found = shards
+        if contract.learners is not None and findings.none:
+            check_told_steps(contract, shards, findings)
+            check_merges(contract, shards, became, findings)
         if contract.mode.averages:
             check_local_steps(contract, table, leave, findings)
             if findings.none:
-                check_averaging(contract, table, workers.pushes[:, 0], leave, findings)
+                self._check_periods(groups, leave)
                 check_own_rates(contract, self.header, table, findings)
-        self.found, self.reads = shards, workers
+        self.reads = groups[0]
         self.updates, self.died = max(len(shard.updates) for shard in shards), bool(died.any())
         summary = self._check_summary(self.updates)
         if summary is not None:
@@ -385,8 +401,37 @@ class _Case:
         self.gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
         if findings.none:
             mine, *its = map(without_frames, self.tables[:-1])
-            check_forces(contract, self.header, mine, its, findings)
+            if contract.mode.merges and self.header.numerics:
+                check_merge_sums(contract, self.header, mine, its, shards, findings)
+            else:
+                check_forces(contract, self.header, mine, its, findings)
         self._check_metrics()
+
+    def _groups(self, leave: Ints) -> list[Workers] | None:
+        """Return workers' events about the shards of each fragment; None if they are invalid."""
+        contract, table, findings = self.contract, self.workers, self.findings
+        if contract.fragments == 1:
+            whole = workers_of(contract, table, leave, findings, range(contract.shards))
+            return None if whole is None else [whole]
+        parts = [
+            by_fragment(table, shards, contract.workers, findings) for shards in contract.together()
+        ]
+        check_adopted(table, leave, [it for _, _, it in parts], findings)
+        groups = []
+        for shards, (part, left, _) in zip(contract.together(), parts, strict=True):
+            group = workers_of(contract, part, left, findings, shards)
+            if group is None:
+                return None
+            groups.append(group)
+        return groups
+
+    def _check_periods(self, groups: Sequence[Workers], leave: Ints) -> None:
+        """Check after which steps workers push, and read."""
+        contract, table, findings = self.contract, self.workers, self.findings
+        if contract.learners is None or not (contract.streams or contract.mode.dynamic):
+            check_averaging(contract, table, groups[0].pushes[:, 0], leave, findings)
+        else:
+            check_pushes(contract, table, self.found, leave, findings)
 
     @property
     def begun(self) -> int:

@@ -257,7 +257,7 @@ def _scheduled(header: Header) -> Schedule | None:
     )
 
 
-def _rate(header: Header) -> StalenessRate:
+def rate_of(header: Header) -> StalenessRate:
     """Return the staleness-aware rate of a run, as a factor of whole gradients."""
     row = header.chosen("staleness_rate") or STALENESS_RATES["constant"]
     rate: StalenessRate = row.make(1, max_lr=real_knob(header, "lr", 1.0))
@@ -371,7 +371,7 @@ def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Fl
 
     A rule may depend on earlier gradients. A saved gradient was used when it was saved.
     """
-    rate = _rate(header)
+    rate = rate_of(header)
     of = shard.find_push(at)
     saved = np.where(of >= 0, outcomes.saved[of], len(shard.table)) if len(at) else at
     order = np.argsort(np.minimum(saved, at), kind="stable")

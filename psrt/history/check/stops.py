@@ -16,13 +16,13 @@ from psrt.history.check.table import Ints, Table
 from psrt.history.events import PARKED, Kind
 
 
-def without_stops(contract: Contract, table: Table, findings: Findings) -> Table:
+def without_stops(shards: int, table: Table, findings: Findings) -> Table:
     """Return the workers' events with only the last read after each push.
 
     It gets τ and the waiting time of the read that answers the push.
 
     Args:
-        contract: of the run.
+        shards: that are read at a time.
         table: events of all workers, worker after worker, of reads, pushes and steps.
         findings: takes what is wrong.
     """
@@ -30,7 +30,7 @@ def without_stops(contract: Contract, table: Table, findings: Findings) -> Table
     at = at[table["flag"][at] == PARKED]
     if not len(at):
         return table
-    before = at - contract.shards
+    before = at - shards
     follows = (before >= 0) & (table["kind"][before] == Kind.READ) & (table["flag"][before] == 0)
     for name in ("worker", "shard", "clock"):
         follows &= table[name][before] == table[name][at]

@@ -408,6 +408,7 @@ class SummaryCheck:
         figures = self._figures
         counted = [_served_bytes(*cell) for cell in cells]
         framed, whole, total = (sum(column) for column in zip(*counted, strict=True))
+        total += sum(_relayed_bytes(self._contract, header, shards) for header, _, shards in cells)
         figures.same(framed, "frame_bytes")
         figures.same(whole, "framed_bytes")
         for name in ("bytes_sent", "bytes_received"):
@@ -533,6 +534,15 @@ def _served_bytes(header: Header, workers: Table, shards: Sequence[Table]) -> tu
         if not len(frames):
             total += size * int(np.count_nonzero(table["samples"][received]))
     return framed, whole, total
+
+
+def _relayed_bytes(contract: Contract, header: Header, shards: Sequence[Table]) -> int:
+    """Return the bytes of what servers sent each other; within a server nothing is sent."""
+    ranks = header.servers
+    away = [ranks[it] != ranks[of] for it, of in enumerate(contract.deciders)]
+    return _MESSAGE * sum(
+        len(table.where(Kind.RELAY)) for table, sent in zip(shards, away, strict=True) if sent
+    )
 
 
 def _share(part: float, whole: float) -> float:

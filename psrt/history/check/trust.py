@@ -34,6 +34,10 @@ ON_TRUST: Final = (
         f"norms, which bound rounding: by their sums at most {1 / LEAST:g} times off",
     ),
     Trusted(
+        EVENTS, ("CENTRE.norm", "CENTRE.length"),
+        "norms of a merge and of its step: bounded by those of its parts, and by its sum",
+    ),
+    Trusted(
         EVENTS,
         ("RESIDUAL.most", "SUM_KEEP.most", "DRAW.most_force", "DRAW.most", "CENTRE.most"),
         "bounds of rounding, likewise; the common scale of all weights of an elastic force",

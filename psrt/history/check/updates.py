@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.history.check.alternation import Shard
+from psrt.history.check.alternation import MESSAGES, Shard
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     FIFO,
@@ -23,6 +23,9 @@ from psrt.history.check.findings import (
 from psrt.history.check.table import Bools, Ints, previous, repeats, same_as_before
 from psrt.history.events import LATE, Kind
 
+#: The flag of a RELAY of what came too late.
+_TOO_LATE = 2
+
 
 @dataclass(frozen=True, slots=True)
 class PushOutcomes:
@@ -31,6 +34,8 @@ class PushOutcomes:
     #: Whether it waits for an update, and whether it is too stale for one.
     waits: Bools
     late: Bools
+    #: Where it was relayed to a shard that follows another one, 0 at one that decides.
+    relayed: Ints
     #: Where it was applied, dropped, saved.
     applied: Ints
     dropped: Ints
@@ -47,7 +52,8 @@ def check_updates(contract: Contract, shard: Shard, findings: Findings) -> PushO
     _check_gaps(contract, shard, outcomes, findings)
     _check_saved(contract, shard, outcomes, findings)
     _check_order(contract, shard, outcomes, findings)
-    _check_quorum(contract, shard, outcomes, findings)
+    if contract.learners is None:
+        _check_quorum(contract, shard, outcomes, findings)
     return outcomes
 
 
@@ -55,11 +61,18 @@ def _outcomes(contract: Contract, shard: Shard, findings: Findings) -> PushOutco
     pushes = shard.pushes
     late = np.zeros(len(pushes), bool) if contract.late is None else pushes.met > contract.late
     late &= ~pushes.asks
+    relayed = np.zeros(len(pushes), np.int64)
+    if contract.follows(shard.number):
+        at = shard.table.where(Kind.RELAY)
+        of = shard.find_push(at)
+        relayed[:] = len(shard.table)
+        relayed[of[of >= 0]] = at[of >= 0]
+        late = np.append(shard.table["flag"], 0)[relayed] == _TOO_LATE
     waits = ~pushes.asks & ~late & (contract.rounds | (pushes.samples > 0))
     applied = _uses(shard, Kind.APPLY, "applied", findings)
     dropped = _uses(shard, Kind.DROP, "dropped", findings)
     saved = _uses(shard, Kind.SAVE, "saved", findings)
-    return PushOutcomes(waits, late, applied, dropped, saved)
+    return PushOutcomes(waits, late, relayed, applied, dropped, saved)
 
 
 def _uses(shard: Shard, kind: Kind, did: str, findings: Findings) -> Ints:
@@ -118,7 +131,13 @@ def _check_drops(
     flag, message, left = table["flag"][at], shard.message[at], shard.left[pushes.worker[i]]
     gone = np.where(left < end, shard.message[np.minimum(left, end - 1)], -1)
     lost = outcomes.waits[i] & (pushes.reply[i] == end) & (message == gone)
-    late = outcomes.late[i] & (message == pushes.message[i])
+    known = np.append(shard.message, end)[outcomes.relayed[i]]
+    if contract.follows(shard.number):  # once it has the version on which that was too late
+        made = np.concatenate([[0], shard.updates, [end - 1]])
+        version = np.append(table["version"], 0)[outcomes.relayed[i]]
+        reached = shard.message[made[np.clip(version, 0, len(made) - 1)]]
+        known = np.maximum(known, reached)
+    late = outcomes.late[i] & (message == np.maximum(pushes.message[i], known))
     text = (
         "shard {shard} dropped clock {clock} of worker {worker} as {reason}, with staleness "
         "{met}: its mode does not allow that"
@@ -181,7 +200,7 @@ def _check_durations(shard: Shard, findings: Findings) -> None:
     """Check that an update took no longer than the time since its message arrived."""
     table = shard.table
     at = table.where(Kind.APPLY)
-    messages = table.where(Kind.RECEIVE, Kind.LEFT)
+    messages = table.where(*MESSAGES)
     require_duration(findings, table, at, messages[shard.message[at]], most=True)
 
 
@@ -279,7 +298,7 @@ def _check_order(
     at = outcomes.applied[i]
     same = same_as_before(table["version"][at])
     before = previous(pushes.worker[i], -1)
-    if not contract.rounds:
+    if not contract.rounds and contract.learners is None:
         text = (
             "shard {shard} summed clock {clock} of worker {worker} after a gradient of worker "
             "{before} that arrived later, expected the order of arrival"
@@ -292,13 +311,17 @@ def _check_order(
             because=[previous(at, -1), pushes.at[i]],
         )
         return
-    text = "shard {shard} made version {version} of a gradient of round {said}, of worker {worker}"
-    findings.on(table, at).require_equal(
-        ROUND, pushes.clock[i], table["version"][at] - 1, text, because=[pushes.at[i]]
-    )
+    if contract.rounds:
+        text = (
+            "shard {shard} made version {version} of a gradient of round {said}, of worker {worker}"
+        )
+        findings.on(table, at).require_equal(
+            ROUND, pushes.clock[i], table["version"][at] - 1, text, because=[pushes.at[i]]
+        )
     text = (
-        "shard {shard} summed worker {worker} after worker {before} in round {clock}, expected "
-        "the order of workers"
+        "shard {shard} summed worker {worker} after worker {before} in "
+        f"{'round {clock}' if contract.rounds else 'version {version}'}, expected the order of "
+        "workers"
     )
     findings.on(table, at).require(
         ORDER, ~same | (pushes.worker[i] > before), text, before=before, because=[previous(at, -1)]
@@ -312,8 +335,8 @@ def _check_quorum(
     table = shard.table
     # The state after each event: running sums of what each event adds and removes.
     live = contract.workers - np.cumsum(table.are(Kind.LEFT))
-    pending = _pending(shard, outcomes, outcomes.waits)
-    full = _pending(shard, outcomes, outcomes.waits & (shard.pushes.samples > 0))
+    pending = pending_after(shard, outcomes, outcomes.waits)
+    full = pending_after(shard, outcomes, outcomes.waits & (shard.pushes.samples > 0))
     stuck = _stuck(shard, outcomes)
     # With backups, pushes without samples alone do not make an update.
     bears = (full > 0) | (pending >= live)
@@ -382,7 +405,7 @@ def _check_sizes(
     )
 
 
-def _pending(shard: Shard, outcomes: PushOutcomes, waits: Bools) -> Ints:
+def pending_after(shard: Shard, outcomes: PushOutcomes, waits: Bools) -> Ints:
     """Return how many of the pushes in ``waits`` wait for an update after each event."""
     end = len(shard.table)
     change = np.zeros(end, np.int64)

@@ -30,6 +30,8 @@ from psrt.history.events import (
 )
 from psrt.history.kinds import KINDS, PAIRED
 
+#: Kinds of a shard that decides for others, or follows; and the last flag of a RELAY.
+_DECIDED, TOO_LATE = (Kind.TICK, Kind.RELAY), 2
 #: Kinds between a worker and a shard, and among the workers alone.
 _SERVED = (Kind.READ, Kind.PUSH)
 _UNSERVED = (Kind.REDUCE, Kind.REDUCED)
@@ -47,7 +49,7 @@ _CLOCKED = tuple(it for it in _HAVING["clock"] if it not in (Kind.APPLY, Kind.EN
 _VERSIONED = (
     *_SERVED,
     *_UNSERVED,
-    *(Kind.RECEIVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.FINAL),
+    *(Kind.RECEIVE, Kind.APPLY, Kind.DROP, Kind.REPLY, Kind.RELAY, Kind.FINAL),
 )
 
 
@@ -59,7 +61,7 @@ def check_events(contract: Contract, tables: list[Table], findings: Findings) ->
         _check_counts(table, most, findings)
         _check_numbers(contract, table, findings)
         _check_flags(contract, table, findings)
-        _check_unused(table, findings)
+        _check_unused(contract, table, findings)
         _check_places(contract, table, findings)
 
 
@@ -135,6 +137,7 @@ def _check_flags(contract: Contract, table: Table, findings: Findings) -> None:
     holds = np.where(table.are(*_SUMMED), flag <= BACK, holds)
     holds = np.where(table.are(Kind.DROP), (flag == LATE) | (flag == LOST), holds)
     holds = np.where(table.are(Kind.LEFT), flag <= MISSED, holds)
+    holds = np.where(table.are(Kind.RELAY), flag <= TOO_LATE, holds)
     stops = contract.shards and (not contract.rounds or contract.backup)
     if stops:
         nothing = (flag == PARKED) & (table["samples"] == 0) & (table["tau"] == 0)
@@ -151,7 +154,7 @@ def _check_flags(contract: Contract, table: Table, findings: Findings) -> None:
     _require(findings, table, holds, "flag {flag}, which has no meaning there")
 
 
-def _check_unused(table: Table, findings: Findings) -> None:
+def _check_unused(contract: Contract, table: Table, findings: Findings) -> None:
     """Check that fields that a kind does not have are empty."""
     nothing = table.are(Kind.APPLY) & (table["worker"] < 0)  # an update without gradients
     for name, unused in UNUSED.items():
@@ -161,21 +164,28 @@ def _check_unused(table: Table, findings: Findings) -> None:
         column = table.column(name)
         holds = has | (np.isnan(column) if name == "gap" else column == unused)
         _require(findings, table, holds, f"{name} {{{name}}}, which it does not have")
+    # Paces, and the steps that follow from them.
+    holds = ~table.are(Kind.PUSH, Kind.RECEIVE) | (table.real("rate") == 0) | contract.mode.paces
+    _require(findings, table, holds, "rate {rate}, expected 0 where nobody needs a pace")
+    holds = ~table.are(Kind.REPLY) | (table["samples"] == 0) | contract.mode.dynamic
+    _require(findings, table, holds, "samples {samples}, expected 0 where steps are not dynamic")
 
 
 def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
     """Check that workers and shards are those of the run, and kinds those of its mode."""
     shard, worker, clock = table["shard"], table["worker"], table["clock"]
     applied = table.are(Kind.APPLY)
-    anybody = applied | table.are(Kind.FINAL, Kind.CENTRE)
+    nobody = table.are(Kind.TICK)
+    anybody = applied | nobody | table.are(Kind.FINAL, Kind.CENTRE)
     holds = (worker < contract.workers) & ((worker >= 0) | anybody)
     holds &= ~applied | ((worker < 0) == (clock < 0)) & (clock >= -1)
+    holds &= ~nobody | (worker == -1)
     _require(findings, table, holds, "of worker {worker} at clock {clock}")
     served = contract.shards > 0
     # Servers write their shards; without servers worker 0 writes the shared parameters.
     holds = ~table.are(Kind.FINAL) | (worker == (-1 if contract.shards else 0))
     _require(findings, table, holds, "by worker {worker}")
-    needs_shard = table.are(*_SERVED, *FRAMED, *DRAWN) | (table.are(Kind.FINAL) & served)
+    needs_shard = table.are(*_SERVED, *FRAMED, *DRAWN, *_DECIDED) | (table.are(Kind.FINAL) & served)
     holds = ~needs_shard | ((shard >= 0) & (shard < contract.shards))
     _require(findings, table, holds, f"of shard {{shard}} of {contract.shards}")
     sums = table.are(*_UNSERVED)
@@ -184,10 +194,17 @@ def _check_places(contract: Contract, table: Table, findings: Findings) -> None:
         holds = ~sums | ((shard >= 0) & (shard < contract.fragments))
     _require(findings, table, holds, f"of fragment {{shard}} of {contract.fragments}")
     strange = table.are(*(_UNSERVED if served else (*_SERVED, *FRAMED)))
-    if contract.mode.elastic is None:
+    if contract.mode.elastic is None and not contract.mode.merges:
         strange |= table.are(*DRAWN)
     if served and not contract.mode.averages:
         strange |= table.are(Kind.STEP)
+    if contract.learners is None:
+        strange |= table.are(*_DECIDED)
+    else:
+        # Who decides is relayed nothing, and who follows has no window.
+        follows = np.array([contract.follows(it) for it in range(contract.shards)])
+        follows = follows[np.clip(shard, 0, contract.shards - 1)]
+        strange |= np.where(follows, table.are(Kind.TICK), table.are(Kind.RELAY))
     if not contract.pairs:
         strange |= table.are(Kind.PARK)
     waits = table.are(Kind.LEAVE) & (table.real("seconds") > 0)

@@ -76,6 +76,7 @@ Draw how ranks work together. Needs neither MPI nor mpirun. WHAT is one of
   psrt explain ring --ranks 4
   psrt explain ring --order A,B,D,C --values example.csv
   psrt explain ssp:staleness=2 --slow 1:3
+  psrt explain local-sgd:quorum=2,grace=0.5 --html merges.html
   psrt explain sync --shards-per-server 4
   psrt explain codec sign --steps 2
   psrt explain gossip --topology exponential --ranks 16 --svg graph.svg

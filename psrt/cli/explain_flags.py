@@ -64,8 +64,8 @@ def timeline_parser(mode: Mode) -> FlagParser:
     """Return the parser for a mode: size and delays of the small job."""
     parser = FlagParser(
         prog=f"psrt explain {mode}",
-        description=f"Run a small {mode.name} job in virtual time and draw when each worker "
-        "computes, and when it waits for which other.",
+        description=f"Run a small {mode.name} job in virtual time, in which a usual step takes one "
+        "second, and draw when each worker computes, and when it waits for which other.",
         epilog=rows_help("psrt explain", MODES, [mode.name]),
     )
     usual, of_shards = _defaults(mode, shards=False), _defaults(mode, shards=True)

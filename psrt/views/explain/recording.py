@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from psrt.config import TrainConfig, resolve
+from psrt.config.names import AUTO
 from psrt.core.messages import Message
 from psrt.core.units import plural
 from psrt.history import EventLog
@@ -58,6 +59,8 @@ class RecordedJob(NamedTuple):
     #: By worker: when it took messages of sums → when and by which worker the latest one was sent;
     #: times in nanoseconds.
     taken: Sequence[Mapping[int, tuple[int, int]]]
+    #: By shard, the one that decides for it: itself, except in modes with a quorum.
+    deciders: Sequence[int]
 
     def of_kind(self, *kinds: Kind, worker: int | None = None) -> list[Event]:
         """Return the events of some kinds, all or a worker's, in order of time."""
@@ -124,6 +127,7 @@ def recorded(
             {at: (sent, number[rank]) for at, (sent, rank) in world.taken[rank_].items()}
             for rank_ in role_map.workers
         ],
+        role_map.deciders or range(len(role_map.servers)),
     )
 
 
@@ -150,6 +154,10 @@ def described(
         yield f"averages applied {plural(mode.sync_delay, 'step')} later"
     if mode.eager:
         yield "eager"
+    if mode.grace == AUTO:
+        yield "windows as long as computing hides"
+    elif mode.grace is not None:
+        yield f"windows of {mode.grace:g} steps"
     for worker, factor in enumerate(slow):
         if factor != 1.0:
             yield f"worker {worker} takes {factor:g} × as long"

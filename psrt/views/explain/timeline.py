@@ -6,6 +6,7 @@ A small job of the real roles is recorded in virtual time; nothing here depends 
 - Between two steps it *waits*: in a mode with servers from its push until the last reply. A server
   replies as soon as the policy allows, so the last message that it received released the reply.
   Until that message was sent, the worker waited for its sender; after that, for messages.
+- Where a merge has a quorum, those in it also wait until its *window* for more is over.
 - Without servers all workers wait in a sum for the last one to join it, and then for messages.
 - In streaming local SGD several sums are in flight at a time. A worker that computes forwards
   nothing. So a wait for a mean is traced back from message to message, to the worker whose
@@ -24,18 +25,21 @@ import numpy as np
 
 from psrt.config import TrainConfig
 from psrt.core.arrays import Vector
+from psrt.core.messages import LAST
 from psrt.core.partition import Span, even_spans
+from psrt.core.units import plural
 from psrt.history import Kind
 from psrt.history.kinds import Reduce
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
+from psrt.views.explain.merges import Merge, merges_of
 from psrt.views.explain.recording import Passage, RecordedJob, recorded
 from psrt.views.trace.marks import COMPUTE as COMPUTES
 from psrt.views.trace.marks import nanoseconds
 
 #: The activities of a worker: computing, or one of the causes of ``WAITING``, as in a summary.
-COMPUTE, WORKERS, MESSAGES = "compute", "workers", "messages"
-WAITING = WORKERS, MESSAGES
+COMPUTE, WORKERS, WINDOW, MESSAGES = "compute", "workers", "window", "messages"
+WAITING = WORKERS, WINDOW, MESSAGES
 #: Most workers: each has its own character in a text.
 MOST_WORKERS = 36
 #: Times are whole nanoseconds, or computed as end minus length: this close means simultaneous.
@@ -48,9 +52,10 @@ class Stretch:
 
     start: float
     stop: float
-    #: ``COMPUTE``; or what is waited for: of ``WORKERS``, ``waiting_for``; ``MESSAGES`` alone.
+    #: ``COMPUTE``; or what is waited for: of ``WORKERS``, ``waiting_for``; the end of a ``WINDOW``;
+    #: or ``MESSAGES`` alone.
     what: str
-    #: The worker that is waited for; for ``COMPUTE`` the step, from 0; for ``MESSAGES`` itself.
+    #: The worker that is waited for; for ``COMPUTE`` the step, from 0; else the worker itself.
     waiting_for: int
 
     @property
@@ -60,7 +65,10 @@ class Stretch:
 
 
 class Transfer(NamedTuple):
-    """The history of one worker's part of a fragment's mean; times in virtual seconds."""
+    """The history of one worker's part of a fragment's mean; times in virtual seconds.
+
+    With servers that is its push; the mean is a merge, and complete when it is made.
+    """
 
     #: Number of the fragment.
     fragment: int
@@ -71,6 +79,16 @@ class Transfer(NamedTuple):
     taken: float
     #: The worker that was the last to send its part.
     last: int
+
+
+def _pushes(merges: Sequence[Merge], workers: int) -> list[list[Transfer]]:
+    """Return by worker the merges that it took part in."""
+    found: list[list[Transfer]] = [[] for _ in range(workers)]
+    for it in merges:
+        last = it.members[-1].worker
+        for own in it.members:
+            found[own.worker].append(Transfer(it.fragment, own.sent, it.made, own.taken, last))
+    return found
 
 
 def _transfers(job: RecordedJob) -> list[list[Transfer]]:
@@ -88,38 +106,54 @@ def _transfers(job: RecordedJob) -> list[list[Transfer]]:
     return found
 
 
-class _Answer(NamedTuple):
-    """A reply that a worker read; times in nanoseconds."""
+class _Release(NamedTuple):
+    """What released a reply; times in nanoseconds."""
 
-    at: int
-    #: The worker whose message released it, and when that was sent.
+    #: The worker whose message was the last to come, and when that was sent.
     cause: int
     sent: int
+    #: When the window was over that the reply waited for; 0 if it waited for none.
+    over: int = 0
 
 
-def _answers(job: RecordedJob) -> list[list[_Answer]]:
-    """Return by worker the replies that it read, with the message that released each.
+def _answers(job: RecordedJob, merges: Sequence[Merge]) -> list[list[tuple[int, _Release]]]:
+    """Return by worker when it read each reply, and what released that.
 
     A server decides only when it receives something, so a reply is released by the last message
-    that its rank has received.
+    that its rank has received. If that came from a shard which decides for others, it is the last
+    one that came there. If a window was over, it is the one that opened it.
     """
-    answers: list[list[_Answer]] = [[] for _ in range(job.workers)]
+    answers: list[list[tuple[int, _Release]]] = [[] for _ in range(job.workers)]
     #: By worker, shard (−1: its end) and clock, when it pushed; by server, the last message.
     pushed: dict[tuple[int, int, int], int] = {}
-    came: dict[int, tuple[int, int]] = {}
-    replied: dict[tuple[int, int, int], tuple[int, int]] = {}
+    came: dict[int, _Release] = {}
+    merged: dict[tuple[int, int], _Release] = {}
+    replied: dict[tuple[int, int, int], _Release] = {}
+    over: dict[tuple[int, int], _Release] = {}
+    for one in merges:
+        if one.is_over:
+            opens, made = one.members[(job.config.scheme.quorum or 1) - 1], nanoseconds(one.made)
+            over[one.version, made] = _Release(opens.worker, nanoseconds(opens.sent), made)
     for it in job.events:
         key, now = (it.worker, it.shard, it.clock), nanoseconds(it.time)
-        if it.kind in (Kind.PUSH, Kind.LEAVE):
+        if it.kind == Kind.PUSH:
             pushed[key] = now
+        elif it.kind == Kind.LEAVE:
+            pushed[it.worker, -1, 0] = now
         elif it.kind == Kind.RECEIVE:
-            came[it.rank] = it.worker, pushed[key]
+            came[it.rank] = _Release(it.worker, pushed[key])
         elif it.kind == Kind.LEFT:
-            came[it.rank] = it.worker, pushed[it.worker, -1, it.clock]
+            came[it.rank] = _Release(it.worker, pushed[it.worker, -1, 0])
+        elif it.kind == Kind.TICK and (it.clock, now) in over:
+            came[it.rank] = over[it.clock, now]
+        elif it.kind == Kind.APPLY and job.deciders[it.shard] == it.shard:
+            merged[it.shard, it.version] = came[it.rank]
+        elif it.kind == Kind.RELAY and it.flag == LAST:
+            came[it.rank] = merged[job.deciders[it.shard], it.version]
         elif it.kind == Kind.REPLY:
             replied[key] = came[it.rank]
         elif it.kind == Kind.READ and key in replied:
-            answers[it.worker].append(_Answer(now, *replied[key]))
+            answers[it.worker].append((now, replied[key]))
     return answers
 
 
@@ -130,14 +164,16 @@ _Wait = tuple[int, int, str, int]
 class _Lines:
     """Determines what workers did and waited for; times in nanoseconds."""
 
-    def __init__(self, job: RecordedJob, sums: Sequence[Sequence[Transfer]]) -> None:
-        self._job, self._sums = job, sums
+    def __init__(
+        self, job: RecordedJob, sums: Sequence[Sequence[Transfer]], merges: Sequence[Merge]
+    ) -> None:
+        self._job, self.sums = job, sums
         self._busy = [
             [(it.start, it.stop) for it in job.on_lane(worker, COMPUTES)]
             for worker in range(job.workers)
         ]
         self._ends = [*map(nanoseconds, job.ends())]
-        self._answers = _answers(job) if job.config.servers else None
+        self._answers = _answers(job, merges) if job.config.servers else None
 
     def of(self, worker: int) -> Iterator[Stretch]:
         """Yield a worker's stretches, without gaps, from the start until it finished."""
@@ -151,36 +187,44 @@ class _Lines:
 
     def _waits(self, worker: int, step: int, stop: int, resumed: int) -> Iterator[_Wait]:
         """Yield what a worker waits for after a step that ends at ``stop``."""
-        for it in self._sums[worker] if self._sums else ():
+        for it in self.sums[worker] if self.sums else ():
             taken = nanoseconds(it.taken)
             if stop < taken <= resumed + _NOTHING_NS:
-                cause, until = self._who_held_up(worker, stop, it)
-                yield from self._wait(worker, stop, taken, cause, until)
+                cause = _Release(*self._who_held_up(worker, stop, it))
+                yield from self._wait(worker, stop, taken, cause)
                 stop = taken
+        if self._answers is not None and self._job.config.scheme.fragments > 1:
+            # At its end it pushes one fragment after the other, and waits for each.
+            for at in sorted({it[0] for it in self._answers[worker] if stop < it[0] < resumed}):
+                yield from self._wait(worker, stop, at, self._cause(worker, stop, step, at))
+                stop = at
         if resumed - stop > _NOTHING_NS:
-            cause, until = (worker, 0) if self._sums else self._cause(worker, step, resumed)
-            yield from self._wait(worker, stop, resumed, cause, until)
+            cause = _Release(worker, 0) if self.sums else self._cause(worker, stop, step, resumed)
+            yield from self._wait(worker, stop, resumed, cause)
 
-    def _wait(self, worker: int, start: int, stop: int, cause: int, until: int) -> Iterator[_Wait]:
-        """Yield a wait for another worker until some time, and then for messages."""
-        until = min(max(until, start), stop)
-        if cause != worker and until > start:
-            yield start, until, WORKERS, cause
+    def _wait(self, worker: int, start: int, stop: int, why: _Release) -> Iterator[_Wait]:
+        """Yield a wait for another worker, then for the end of a window, and then for messages."""
+        until = min(max(why.sent, start), stop)
+        if why.cause != worker and until > start:
+            yield start, until, WORKERS, why.cause
             start = until
+        over = min(why.over, stop)
+        if over > start:
+            yield start, over, WINDOW, worker
+            start = over
         if stop > start:
             yield start, stop, MESSAGES, worker
 
-    def _cause(self, worker: int, step: int, resumed: int) -> tuple[int, int]:
-        """Return the worker that a worker waited for after a step, and until when."""
+    def _cause(self, worker: int, stop: int, step: int, resumed: int) -> _Release:
+        """Return what a worker waited for after a step."""
         if self._answers is not None:
-            stop = self._busy[worker][step][1]
-            found = [it for it in self._answers[worker] if stop < it.at <= resumed + _NOTHING_NS]
+            found = [it for it in self._answers[worker] if stop < it[0] <= resumed + _NOTHING_NS]
             # Several shards are read together: the step waited for the last of them.
-            last_of = max(found, key=lambda it: (it.at, it.sent), default=None)
-            return (last_of.cause, last_of.sent) if last_of else (worker, 0)
+            last_of = max(found, key=lambda it: (it[0], it[1].sent), default=None)
+            return last_of[1] if last_of else _Release(worker, 0)
         there = [i for i, busy in enumerate(self._busy) if len(busy) > step]
         last = max(there, key=lambda i: self._busy[i][step][1])
-        return last, self._busy[last][step][1]
+        return _Release(last, self._busy[last][step][1])
 
     def _who_held_up(self, worker: int, start: int, it: Transfer) -> tuple[int, int]:
         """Return the worker whose computing delays a mean for this worker, and until when.
@@ -228,11 +272,14 @@ class _Bowl:
 
 
 class _Layered(_Bowl):
-    """The problem with as many layers as there may be fragments."""
+    """The problem with a layer for each fragment."""
+
+    def __init__(self, fragments: int) -> None:
+        self._layers = min(fragments, _PARAMETERS)
 
     def gradient_spans(self) -> Sequence[Span]:
-        """Return a layer for each parameter, the last one first."""
-        return even_spans(_PARAMETERS, _PARAMETERS)[::-1]
+        """Return the layers, the last one first."""
+        return even_spans(_PARAMETERS, self._layers)[::-1]
 
     def loss_and_grad(
         self,
@@ -263,6 +310,8 @@ class Timeline:
     sums: tuple[tuple[Transfer, ...], ...] = ()
     #: In order of their arrival; ranks are workers, then servers.
     passages: tuple[Passage, ...] = ()
+    #: In modes with a quorum, in order of time.
+    merges: tuple[Merge, ...] = ()
 
     @property
     def workers(self) -> int:
@@ -274,7 +323,7 @@ class Timeline:
 
         Args:
             worker: its number.
-            what: activities: ``COMPUTE``, ``*WAITING``, ``WORKERS`` or ``MESSAGES``.
+            what: activities: ``COMPUTE``, or of ``WAITING``.
             waiting_for: counts only waits for this worker; None counts all.
         """
         line = self.lines[worker]
@@ -299,10 +348,11 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         ConfigError: if the config does not fit the number of workers.
     """
     factors = tuple(slow.get(worker, 1.0) for worker in range(workers))
-    problem = _Layered() if config.scheme.streams else _Bowl()
+    problem = _Layered(config.scheme.fragments) if config.scheme.streams else _Bowl()
     job = recorded(config, problem, workers=workers, costs=partial(_costs, factors=factors))
-    sums = _transfers(job) if config.scheme.streams else []
-    lines = _Lines(job, sums)
+    streams, merges = config.scheme.streams, merges_of(job)
+    lines = _Lines(job, _transfers(job) if streams and not merges else [], merges)
+    sums = _pushes(merges, workers) if streams and merges else lines.sums
     return Timeline(
         config=job.config,
         slow=factors,
@@ -311,6 +361,7 @@ def run(config: TrainConfig, *, workers: int, slow: Mapping[int, float]) -> Time
         staleness=_staleness(job),
         sums=tuple(map(tuple, sums)),
         passages=tuple(job.passages),
+        merges=tuple(merges),
     )
 
 
@@ -331,7 +382,11 @@ def lesson(timeline: Timeline) -> str:
     text += f"; on average a worker computed {busy:.0%} of its time"
     if timeline.staleness is not None:
         mean, most = timeline.staleness
-        if timeline.config.scheme.averages:
+        if timeline.merges:
+            members = sum(len(it.members) for it in timeline.merges) / len(timeline.merges)
+            text += f"; {plural(len(timeline.merges), 'merge')}, of {members:.1f} workers each"
+            text += f"; a push was {mean:.1f} merges old when merged, at most {most}"
+        elif timeline.config.scheme.averages:
             text += f"; the centre was {mean:.1f} updates ahead when a worker met it again"
             text += f", at most {most}"
         elif most:

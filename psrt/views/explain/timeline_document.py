@@ -9,12 +9,18 @@ slow           by worker, the factor by which its steps take longer
 seconds        time at which the last worker finished; a normal step takes 1
 lines          by worker, in order of time: ``{"start", "stop", "what"}``; ``what`` is
                ``compute``, with ``step`` (from 0 on), or what it waits for: ``workers``, with
-               ``waiting_for`` (the one), or ``messages``
+               ``waiting_for`` (the one), ``window`` (until it is over), or ``messages``
 sums           of streaming local SGD, by worker, in the order of sending: ``{"fragment", "sent",
                "complete", "taken"}``, the times when this worker sent its part of a mean, when
-               the last one did, and when this worker took the mean; else empty
+               the last one did, and when this worker took the mean; with servers of its push and
+               its merge; else empty
+merges         of a mode with a quorum, in order of time: ``{"fragment", "version", "first",
+               "opened", "made", "is_over", "members"}``, the times when its first push came, when
+               it had its quorum, and when it was made, ``is_over`` if because its window was;
+               ``members`` in the order in which they came: ``{"worker", "tau", "sent", "came",
+               "taken"}``, with its staleness; else empty
 shares         by worker, as fractions of its time: ``compute``, ``waiting``, and of that for
-               ``workers`` and for ``messages``
+               ``workers``, for a ``window`` and for ``messages``
 staleness      ``{"mean", "max"}`` in versions; null where there is none
 lesson         one line for people
 =============  ===================================================================================
@@ -50,6 +56,10 @@ def as_document(timeline: Timeline) -> dict[str, Any]:
         "seconds": timeline.seconds,
         "lines": [[_stretch_document(stretch) for stretch in line] for line in timeline.lines],
         "sums": [[_sum_document(it) for it in of_worker] for of_worker in timeline.sums],
+        "merges": [
+            it._asdict() | {"members": [member._asdict() for member in it.members]}
+            for it in timeline.merges
+        ],
         "shares": [
             {"waiting": timeline.share(worker, *WAITING)}
             | {what: timeline.share(worker, what) for what in (COMPUTE, *WAITING)}

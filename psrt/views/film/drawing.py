@@ -64,7 +64,10 @@ class _Chart:
         last, _ = self._lanes[-1]
         self._bottom = self._tops[last] + self._height(last)
         width = self._left + self._length + _MARGIN
-        columns = int((width - 2 * _MARGIN - 90) / text_width("x", 12))
+        names = [text_width(name, 12) + 12 for name, _ in film.facts]
+        #: Pixels of the names of facts.
+        self._room = max([90.0, *names]) if names else 0.0
+        columns = int((width - 2 * _MARGIN - max(self._room, 90.0)) / text_width("x", 12))
         self._said = [
             (name if i == 0 else "", line)
             for name, text in [*(("", it) for it in film.reading), *film.facts]
@@ -147,9 +150,7 @@ class _Chart:
         y = _draw_legend(self.canvas, self._legend, y) + 6
         for name, text in self._said:
             self.canvas.text(_MARGIN, y, name, anchor="start", fill=SOFT)
-            self.canvas.text(
-                _MARGIN + 90 * bool(self._film.facts), y, text, anchor="start", fill=INK
-            )
+            self.canvas.text(_MARGIN + self._room, y, text, anchor="start", fill=INK)
             y += _LINE
         for text in self._lesson:
             self.canvas.text(_MARGIN, y, text, anchor="start", bold=True, fill=INK)

@@ -62,6 +62,15 @@ def _waiting(told: Told) -> float | None:
     return sum(shares) / len(rows) if rows else None
 
 
+def _merges(told: Told) -> float | None:
+    """Return the merges per second of learners, of each fragment."""
+    summary = told.summary or {}
+    if not (summary.get("averages") and summary.get("servers") and summary.get("seconds")):
+        return None
+    rate: float = summary["updates"] / summary["seconds"]
+    return rate
+
+
 def _slowest(told: Told) -> int | None:
     """Return the worker that others waited for the longest."""
     waits: dict[int, float] = {}
@@ -102,6 +111,7 @@ FIGURES = (
         "samples/s", _of("samples_per_second", column="samples_per_second"), "{:,.0f}".format,
         relative=True,
     ),
+    Figure("merges/s", _merges, "{:,.4g}".format, relative=True),
     Figure("training loss", _of("train_loss", column="loss"), "{:.4g}".format, relative=True),
     Figure("test loss", _of("test_loss", column="test_loss"), "{:.4g}".format, relative=True),
     Figure("accuracy", _of("test_accuracy", column="accuracy"), _percent),

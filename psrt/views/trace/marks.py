@@ -1,7 +1,7 @@
 """The elements of a trace, for the writers. Pure.
 
-A rank has *lanes*: ``compute``, ``wait``, ``sum``, ``update``, and ``messages`` for single events.
-The slices of a lane never overlap. Times are whole nanoseconds since the run began.
+A rank has *lanes*: ``compute``, ``wait``, ``sum``, ``window``, ``update``, and ``messages`` for
+single events. The slices of a lane never overlap. Times are whole nanoseconds since the run began.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 #: Lanes in the order in which they are drawn; others, such as those of fragments, follow.
-COMPUTE, WAIT, SUM, UPDATE, STEP, MESSAGES = (
-    "compute", "wait", "sum", "update", "step", "messages",
+COMPUTE, WAIT, SUM, WINDOW, UPDATE, STEP, MESSAGES = (
+    "compute", "wait", "sum", "window", "update", "step", "messages",
 )  # fmt: skip
-LANES = (COMPUTE, WAIT, SUM, UPDATE, STEP, MESSAGES)
+LANES = (COMPUTE, WAIT, SUM, WINDOW, UPDATE, STEP, MESSAGES)
 
 #: Facts about a slice or mark, by name.
 Facts = dict[str, int | float | str]

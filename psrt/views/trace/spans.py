@@ -43,6 +43,7 @@ from psrt.views.trace.marks import (
     SUM,
     UPDATE,
     WAIT,
+    WINDOW,
     Count,
     Facts,
     Mark,
@@ -62,7 +63,7 @@ MARKED = {
     Kind.READ: "read", Kind.PUSH: "push", Kind.RECEIVE: "receive", Kind.SAVE: "save",
     Kind.APPLY: "apply", Kind.DROP: "drop", Kind.REPLY: "reply", Kind.LEAVE: "leave",
     Kind.LEFT: "left", Kind.OFFER: "offer", Kind.TAKE: "take", Kind.MESSAGE: "send",
-    Kind.FINAL: "final",
+    Kind.FINAL: "final", Kind.TICK: "tick", Kind.RELAY: "relay",
 }  # fmt: skip
 #: Kinds whose ``nbytes`` is the size of a frame that is sent.
 _FRAMES = (Kind.ENCODE, Kind.REPLY_ENCODE, Kind.SUM_ENCODE)
@@ -139,6 +140,9 @@ class Spans:
             self._applied(event, now)
         elif kind == Kind.SAVE:
             self._updates(event, "save", now, {"step": event.clock})
+        elif kind == Kind.TICK and event.seconds > 0:
+            lane, start = f"{WINDOW}{self._of_shard(event)}", now - round(event.seconds * 1e9)
+            self._lane(event.rank, lane, WINDOW, start, now, {"version": event.clock})
         elif kind in self._kinds:
             worker = self._workers.setdefault((event.cell, event.worker), _Worker())
             self._kinds[kind](event, now, worker)
@@ -165,6 +169,8 @@ class Spans:
     def _read(self, event: Event, now: int, worker: _Worker) -> None:
         parked = event.flag == PARKED
         began = worker.last if parked else worker.pushed
+        if began is not None and worker.counts and not parked:
+            began = worker.last or began  # of a fragment, that has been computing since its push
         # All shards are read together; the first of their events ends the wait.
         if began is not None and (not parked or event.shard == 0):
             name = "checkpoint" if parked else "wait for servers"
@@ -248,14 +254,18 @@ class Spans:
 
     def _applied(self, event: Event, now: int) -> None:
         owner = event.cell, event.shard
-        several = self._of_rank[event.cell].get(event.rank, 1) > 1
-        of = f" shard {event.shard}" if several else ""
+        of = self._of_shard(event)
         if self._versions.get(owner) != event.version:  # one event for each push of an update
             self._versions[owner] = event.version
             self._updates(event, "update", now, {"version": event.version})
         if event.worker >= 0:
             self._count(Count(event.rank, f"τ{of}", now, event.tau))
         self._count(Count(event.rank, f"gap{of}", now, event.gap))
+
+    def _of_shard(self, event: Event) -> str:
+        """Return which shard an event is of, if its rank has several."""
+        several = self._of_rank[event.cell].get(event.rank, 1) > 1
+        return f" shard {event.shard}" if several else ""
 
     def _updates(self, event: Event, name: str, now: int, facts: Facts) -> None:
         start = now - round(event.seconds * 1e9)
@@ -282,6 +292,8 @@ def _mark_of(event: Event, now: int) -> Mark:
         pass
     elif kind == Kind.FINAL:
         facts = {"version": event.version}
+    elif kind == Kind.TICK:
+        return Mark(event.rank, name, now, {"shard": event.shard, "version": event.clock})
     else:
         facts = {"worker": event.worker, "shard": event.shard}
         if kind not in (Kind.LEFT,):

@@ -129,7 +129,7 @@ endef
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-keyed bench-train bench-pipeline
 .PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
-.PHONY: compare compress decentralize study calibrate plots clean distclean
+.PHONY: compare compress decentralize learners study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
 help:  ## list the commands
@@ -192,6 +192,9 @@ compress: $(VENV)/.has-plot  ## every codec on slow and fast links: tables, a ve
 
 decentralize: $(VENV)/.has-plot  ## topologies and partitions without a centre: tables, a plot
 	$(PY) apps/decentralized_study.py --out runs/decentralized $(ARGS)
+
+learners: $(VENV)/.has-plot  ## learners that do not wait for all: goodput, time to accuracy, merges: tables, plots
+	$(PY) apps/learners_study.py --out runs/learners $(ARGS)
 
 calibrate: $(VENV)/.has-psrt  ## compare simulations with the real runs that they predict
 	$(MPIRUN) -n 3 $(PY) apps/calibrate.py --out runs/calibrate $(ARGS)

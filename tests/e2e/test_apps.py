@@ -146,6 +146,9 @@ def test_compare_modes_in_virtual_time(start, tmp_path):
      "--rates: must be a number above 0, got 'none'"),
     ("decentralized_study.py", "--workers 4 --partitions iid,by-label", "must be by-label:K, K"),
     ("decentralized_study.py", "--settings hypercube --workers 6", "a hypercube has a power of"),
+    ("learners_study.py", "--studies goodput --sweeps links",
+     "no 'links' here (did you mean link?), there are: workers, spread, mtbf, link, many"),
+    ("learners_study.py", "--mode sync", "--mode has no effect here: the study varies it"),
 ])  # fmt: skip
 def test_what_cannot_be_is_a_line_before_anything_runs(refused, tmp_path, script, words, message):
     refused(script, [*words.split(), "--out", tmp_path / "out"], message)
@@ -227,6 +230,26 @@ def test_decentralized_study(start, tmp_path):
     assert slow["seconds"] > ring["seconds"]
     assert "with straggler" in out
     assert (tmp_path / "decentralized.png").exists() == HAS_MATPLOTLIB
+
+
+@EXHAUSTIVE
+def test_learners_study(start, tmp_path):
+    words = ["--sweeps", "spread", "--simulated", 2000, "--seeds", 2, "--rates", "0.2"]
+    words += ["--merges", "mean,median", "--outers", "none", "--wrongs", "none,wrong sign"]
+    words += ["--workers", 4, "--hidden", 16]
+    out = succeeded(start("learners_study.py", *words, "--out", tmp_path))
+    goodput = read(tmp_path / "goodput.json")["runs"]
+    shares = {(row["scheme"], row["spread"]): row["goodput"] for row in goodput}
+    assert all(0.4 < it < 1.01 for it in shares.values())
+    assert shares["quorum 1", 4] > 0.98 > 0.7 > shares["local SGD", 4]
+    for row in goodput:
+        if "closed_form" in row:
+            assert row["closed_form"] == pytest.approx(row["goodput"], abs=0.05)
+    merges = read(tmp_path / "merges.json")["runs"]
+    ends = {(row["merge"], row["wrong"]): row["accuracy"] for row in merges if row["seed"] == 0}
+    assert ends["median", "wrong sign"] > 0.8 > (ends["mean", "wrong sign"] or 0.0)
+    assert "virtual time to the target" in out
+    assert (tmp_path / "goodput.png").exists() == HAS_MATPLOTLIB
 
 
 DAMAGES = [

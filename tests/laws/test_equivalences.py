@@ -14,7 +14,20 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from support.jobs import FACTORS, JOBS, MIXED, SHARDS, SPLIT, SUMMED, Job, plainest, ran
+from psrt.history import Kind, read_history
+from psrt.simulation.cost_flags import VirtualCosts
+from support.jobs import (
+    FACTORS,
+    JOBS,
+    MIXED,
+    SHARDS,
+    SPLIT,
+    SUMMED,
+    Job,
+    plain,
+    plainest,
+    ran,
+)
 from support.ticks import saves
 
 #: Jobs of a row that `make test` tries.
@@ -60,11 +73,27 @@ def of_levels(job: Job) -> bool:
     return not job.more
 
 
+def bare(job: Job) -> Job:
+    """Return the job without its codec, and with nothing that befalls it."""
+    return job.but(codec="none", event="none")
+
+
+def learns(job: Job, knobs: str) -> Job:
+    """Return the job of learners with these knobs of their mode."""
+    return has(bare(job), mode=f"local-sgd:{knobs}")
+
+
+def is_free(job: Job) -> bool:
+    """Return whether it is of learners, and nothing but their speeds decides who is merged when."""
+    return job["mode"] == "learners" and job.copies > 2
+
+
 def no_stage(job: Job) -> Job:
     """Return the job of copies of the whole with the same micro-batches."""
     return has(job.but(cut="whole"), parallel=f"data:{job.copies}", micro_batches=2)
 
 
+_QUORUM = "local-steps=3,quorum=2"
 ROWS = (
     Same("who is late", numbers, lambda job: job.but(
         event="late" if job["event"] == "none" else "none")),
@@ -110,6 +139,30 @@ ROWS = (
          and job["mode"] == "local" and job["cut"] not in SPLIT,
          lambda job: job.but(mode="sync" if job.served else "allreduce"),
          lambda job: has(job, local_steps=1), bits=False),
+    Same("a quorum of all", lambda job: of_levels(job) and job["mode"] == "local"
+         and job["cut"] == "whole" and job.copies > 1,
+         lambda job: learns(job.but(way="2 servers"), f"local-steps=3,quorum={job.copies}"),
+         lambda job: bare(job).but(way="2 servers")),
+    Same("merges of one local step are async", lambda job: of_levels(job) and plain_steps(job)
+         and job["mode"] == "async" and job.copies > 1 and job["cut"] == "whole"
+         and job["rate"] == "constant",
+         lambda job: learns(job, "local-steps=1,quorum=1,outer=plain,outer.lr=1"), bare,
+         bits=False),
+    Same("how many shards have windows for all", is_free,
+         lambda job: learns(job.but(way="2 servers, 2 shards each"), f"{_QUORUM},grace=9"),
+         lambda job: learns(job.but(way="1 server"), f"{_QUORUM},grace=9")),
+    Same("a merge of one has no rule", is_free,
+         lambda job: learns(job, "local-steps=3,quorum=1,merge=radial"),
+         lambda job: learns(job, "local-steps=3,quorum=1")),
+    Same("nothing trimmed", lambda job: is_free(job) and job["rate"] == "constant",
+         lambda job: learns(job, f"{_QUORUM},merge=trimmed,merge.trim=0"),
+         lambda job: learns(job, f"{_QUORUM},merge-weights=equal")),
+    Same("momentum of each merge", is_free,
+         lambda job: learns(job, f"{_QUORUM},outer=delayed-nesterov,outer.period=1"),
+         lambda job: learns(job, f"{_QUORUM},outer=nesterov")),
+    Same("fragments of servers or sums", lambda job: job.copies > 1
+         and of_levels(job) and job["mode"] == "streaming" and job["cut"] == "whole",
+         lambda job: has(bare(job).but(way="nothing"), servers=2), bare, bits=False),
 )  # fmt: skip
 
 
@@ -152,3 +205,64 @@ def test_it_makes_no_difference(row, base, result, tmp_path):
         assert one.run.summary.parameters_sha256 == other.run.summary.parameters_sha256
     else:
         np.testing.assert_allclose(one.run.theta, other.run.theta, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("mode", ["", ",grace=0.0005", ",sync-delay=2,grace=auto"])
+def test_learners_that_are_as_fast_take_as_many_steps(mode, tmp_path):
+    job = plain(mode="learners", copies="5", way="2 servers")
+    scenario = job.scenario(costs=VirtualCosts(compute="constant:0.001"))
+    fixed, dynamic = (
+        ran(learns(job, f"{_QUORUM}{mode}{it}"), tmp_path / (it or "fixed"), scenario)
+        for it in ("", ",dynamic=true")
+    )
+    assert fixed.run.theta.tobytes() == dynamic.run.theta.tobytes()
+
+
+def test_learners_that_are_slower_take_fewer_steps(tmp_path):
+    """All push as often; with fixed steps the fastest does so more often than the slowest."""
+    job = plain(mode="learners", copies="3", way="1 server")
+    slow = {"epochs": 12, "inject": ("0:slow:3",)}
+    pushes = []
+    for it in ("", ",dynamic=true"):
+        found = ran(learns(job, f"local-steps=6,quorum=1{it}"), tmp_path / (it or "fixed"), **slow)
+        (shard,) = read_history(found.out).shards
+        first = shard[: len(shard) // 2]
+        counts = Counter(first["worker"][first["kind"] == Kind.RECEIVE].tolist())
+        pushes.append(counts[0] / counts[1])
+    assert pushes[0] < 0.6
+    assert 0.7 < pushes[1] < 1.3
+
+
+#: So far apart that it does not matter for their order how long messages and updates take.
+APART = ("1:slow:1.23", "2:slow:1.61", "3:slow:2.17", "4:slow:2.9")
+
+
+def apart(job, mode, folder, **more):
+    """Run a job whose workers come in the same order whatever else it is made of."""
+    scenario = job.scenario(costs=VirtualCosts(compute="constant:0.01", link="1e-6:1e12"))
+    found = ran(has(job, mode=mode, inject=APART, **more), folder, scenario).run
+    assert found.summary.staleness.max > 0
+    return found
+
+
+@pytest.mark.parametrize("knobs", [
+    "quorum=1", "quorum=2", "quorum=3,grace=0.007", "quorum=2,grace=0.004,merge=median",
+])  # fmt: skip
+def test_merges_of_some_are_the_same_at_any_number_of_shards(knobs, tmp_path):
+    mode = f"local-sgd:local-steps=3,outer=nesterov,{knobs}"
+    one, *others = (
+        apart(plain(mode="learners", copies="5", way=way), mode, tmp_path / way)
+        for way in ("1 server", "2 servers", "2 servers, 2 shards each")
+    )
+    for other in others:
+        assert other.theta.tobytes() == one.theta.tobytes()
+
+
+@pytest.mark.parametrize("rate", ["constant", "inverse", "drop:limit=3", "exponential"])
+def test_merges_of_one_local_step_are_async_at_any_rate_of_staleness(rate, tmp_path):
+    job, step = plain(mode="async", copies="5"), "local-steps=1,quorum=1,outer=plain"
+    one, other = (
+        apart(job, mode, tmp_path / mode[:5], staleness_rate=rate)
+        for mode in ("async", f"local-sgd:{step}")
+    )
+    np.testing.assert_allclose(one.theta, other.theta, rtol=2e-4, atol=2e-5)

@@ -179,6 +179,10 @@ def _ends_later(it: Forgery) -> bool:
 ON_TRUST = (
     Row("norms, by which rounding is judged",
         ("APPLY.gap", "OFFER.gap", "OWN.gap", "TRACK.gap", "TRACK.weight")),
+    Row("how long what was merged is, if nobody knows what rates make of it", ("CENTRE.gap",),
+        lambda it: it.job["rate"] in ("delay-compensated", "gap-aware")),
+    Row("how far momentum moved a span", ("CENTRE.seconds",),
+        lambda it: it.job["mode"] == "windows"),
     Row("the most that rounding may change", (
         "RESIDUAL.seconds", "SUM_KEEP.seconds", "DRAW.seconds", "DRAW.weight", "CENTRE.weight")),
     Row("both say how far apart they were", ("MIXED.gap",), lambda it: it.job["mode"] == "pairs"),

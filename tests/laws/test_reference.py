@@ -21,7 +21,7 @@ from psrt.config import TrainConfig
 from psrt.history.reading import read_cells
 from psrt.job.problems import dealt_out, initial_parameters, supervised_problem
 from support.cases import some
-from support.jobs import FACTORS, JOBS, SPLIT, STALE, Job, Ran, plain, ran
+from support.jobs import FACTORS, JOBS, LEARNERS, RATED, SPLIT, STALE, Job, Ran, plain, ran
 from support.reference import CODECS, Batch, Network, Reference, named
 
 #: Of how far the parameters have moved, the part that tens of steps in float32 may be off by: each
@@ -103,13 +103,27 @@ def is_a_job_a_part(job: Job) -> bool:
 
 def mourns_in_rounds(job: Job) -> bool:
     """What others make of the round that somebody dies in depends on what had arrived by then."""
-    recorded = (*STALE, "sync", "backup", "pairs")
+    recorded = (*RATED, "sync", "backup", "pairs")
     return job.may_lose_a_member and (job["mode"] not in recorded or job["cut"] in SPLIT)
+
+
+def stops_between_fragments(job: Job) -> bool:
+    """When a learner stopped for a checkpoint, and adopted the newest fragments, nobody tells."""
+    return job["mode"] == "fragments" and job.saves
+
+
+def has_other_fragments(job: Job) -> bool:
+    """A rank's two chunks are dealt out together, so fragments have other layers."""
+    return job["mode"] == "streaming" and job["cut"] == "interleaved"
 
 
 def is_told(job: Job) -> bool:
     """Return whether the oracle knows all that a job does, but for what a codec loses."""
-    return not any(it(job) for it in (forgets_weights, is_a_job_a_part, mourns_in_rounds))
+    unknown = (
+        *(forgets_weights, is_a_job_a_part, mourns_in_rounds),
+        *(stops_between_fragments, has_other_fragments),
+    )
+    return not any(it(job) for it in unknown)
 
 
 def is_told_with_its_codec(job: Job) -> bool:
@@ -145,14 +159,27 @@ def test_the_parameters_at_the_end(job, result):
 def others() -> Iterator[Job]:
     """Yield jobs beside those of the array, of which half have one worker, or a codec."""
     turns = itertools.cycle(FACTORS["optimizer"])
-    for mode, rate in itertools.product(STALE, FACTORS["rate"]):
-        way = "2 servers, 2 shards each"
-        yield plain(mode=mode, rate=rate, copies="5", way=way, optimizer=next(turns))
+    for mode, rate in itertools.product(RATED, FACTORS["rate"]):
+        way = "2 servers" if mode in LEARNERS else "2 servers, 2 shards each"
+        # Gap-aware rates would divide what Adam makes of gradients that are nearly 0 by it.
+        optimizer = "nesterov" if mode in LEARNERS else next(turns)
+        yield plain(mode=mode, rate=rate, copies="5", way=way, optimizer=optimizer)
+    own = "mode", "local-sgd:local-steps=3,quorum=3"
+    for it in MERGES:
+        learners = plain(mode="learners", copies="5", data="dirichlet")
+        more = (own[0], f"{own[1]},{it}"), ("staleness_rate", "power:power=0.8")
+        yield replace(learners, more=more)
     for mode in FACTORS["mode"]:
-        if mode not in (*STALE, "serial"):
+        if mode not in (*RATED, "serial"):
             yield plain(mode=mode, copies="5", data="dirichlet", optimizer=next(turns))
 
 
+#: How learners are merged, if not by the mean of their samples.
+MERGES = (
+    *("merge-weights=equal", "merge-weights=quality", "merge=radial", "merge=median"),
+    "merge=radial,merge-weights=quality,outer=nesterov", "merge=trimmed,merge.trim=1",
+    "merge=trimmed,merge.trim=0,grace=0.002,outer=plain,outer.lr=0.5",
+)  # fmt: skip
 OTHERS = dict.fromkeys(it for it in others() if it not in JOBS)
 #: Jobs of the array whose codecs lose too much, without them.
 UNCODED = dict.fromkeys(

@@ -137,7 +137,7 @@ def loses_no_push(job, folder, events, *, survive):
         if job["mode"] == "backup":  # which leaves out what is late
             continue
         kept = {tuple(it) for it in np.argwhere(there.all(0)).tolist()}
-        period = 3 if job["mode"] == "local" else 1
+        period = 3 if job["mode"] in ("local", "learners") else 1
         assert len(computed - kept) <= period * len(dead), "more is lost than the last push"
         if not survive:
             torn = keeps_what_was_acknowledged(job, run, there, dead)
@@ -146,7 +146,7 @@ def loses_no_push(job, folder, events, *, survive):
 
 def keeps_what_was_acknowledged(job, run, there, dead):
     """Check that all of the living is there; return the steps of the dead that some shards have."""
-    torn, period = 0, 3 if job["mode"] == "local" else 1
+    torn, period = 0, 3 if job["mode"] in ("local", "learners") else 1
     for place in range(job.copies):
         counts, clock = reached(there, place, job.copies), run.workers[place].clock
         if place not in dead:

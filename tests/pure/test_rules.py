@@ -116,10 +116,13 @@ ELSEWHERE = {"step"}
 _KNOB = {"allreduce": "the knob of a run, not its mode"}
 #: File → the names that it may say, and why.
 BY_RIGHT: dict[str, dict[str, str]] = {
-    "bench/allreduce_rows.py": dict.fromkeys(
-        ("ring", "segmented-ring", "double-tree", "butterfly", "halving-doubling"),
-        "what has a turn in every round, and between hosts",
-    ),
+    "bench/allreduce_rows.py": {
+        **dict.fromkeys(
+            ("ring", "segmented-ring", "double-tree", "butterfly", "halving-doubling"),
+            "what has a turn in every round, and between hosts",
+        ),
+        "plain": "an array, not of a window",
+    },
     "bench/codec.py": dict.fromkeys(
         ("threshold", "qsgd", "ternary", "ternary-base3", "sign", "top-k", "random-k"),
         "errors as they were published, which no row is to say of itself",
@@ -139,6 +142,7 @@ BY_RIGHT: dict[str, dict[str, str]] = {
     "config/former.py": dict.fromkeys(("power", "momentum", "threshold", "softsync"), "knobs"),
     "config/names.py": {
         "sequential": "an order of fragments", "1f1b": "where nobody chooses a schedule",
+        "plain": "a variant of gossip",
     },
     "config/resolve.py": {"allreduce": "where nobody chooses, of a model that is cut"},
     "config/train.py": {**_KNOB, "sync": "what users of other tools call the knob"},
@@ -155,6 +159,7 @@ BY_RIGHT: dict[str, dict[str, str]] = {
     "simulation/distributions.py": dict.fromkeys(("constant", "exponential"), "distributions"),
     "trainer/parameter_server.py": {"async": "where nobody chooses"},
     "views/explain/output.py": {"root": "a field of its JSON"},
+    "views/page/parts.py": {"plain": "a tone"},
     "views/runs/comparison.py": _KNOB,
     "views/trace/spans.py": {"drop": "an event"},
 }  # fmt: skip

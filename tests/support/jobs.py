@@ -42,6 +42,7 @@ BASE: Final[Knobs] = {
     "lr": 0.02, "timeout_s": 5.0, "overwrite": True,
 }  # fmt: skip
 _OUTER: Final = "local-sgd:local-steps=3,outer=nesterov,outer.lr=0.7"
+_WINDOW: Final = "local-sgd:local-steps=3,quorum=2,grace=0.001"
 _STAGES: Final[Knobs] = {"parallel": "data:{copies},pipeline:2", "micro_batches": 2}
 _CODED: Final[Knobs] = {"codec_everywhere": True}
 
@@ -60,6 +61,9 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
         "post-local": {"mode": f"{_OUTER},outer.momentum=0.9,post-local-epoch=1"},
         "streaming": {"mode": f"{_OUTER},fragments=2,sync-delay=1"},
         "eager": {"mode": f"{_OUTER},eager=true"},
+        "learners": {"mode": "local-sgd:local-steps=3,quorum=2"},
+        "windows": {"mode": f"{_WINDOW},outer=delayed-nesterov,outer.period=2"},
+        "fragments": {"mode": "local-sgd:local-steps=4,fragments=2,sync-delay=1,quorum=2"},
         "easgd": {"mode": "easgd:local-steps=2"},
         "easgd, asynchronous": {"mode": "easgd:local-steps=2,asynchronous=true"},
         "gossip": {"mode": "gossip"},
@@ -138,13 +142,19 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
     },
 }  # fmt: skip
 
-SERVED: Final = ("sync", "backup", "async", "ssp", "softsync", "easgd", "easgd, asynchronous")
+#: That servers merge as soon as a quorum has come.
+LEARNERS: Final = ("learners", "windows", "fragments")
+SERVED: Final = (
+    "sync", "backup", "async", "ssp", "softsync", "easgd", "easgd, asynchronous", *LEARNERS,
+)  # fmt: skip
 #: Those that servers or sums average.
 AVERAGED: Final = ("local", "post-local")
 SUMMED: Final = ("allreduce", "streaming", "eager", *AVERAGED)
 MIXED: Final = ("gossip", "adapt first", "push-sum", "tracking", "pairs", "by host")
 #: Whose gradients servers apply to newer parameters.
 STALE: Final = ("async", "ssp", "softsync")
+#: Where what servers get may be stale.
+RATED: Final = (*STALE, *LEARNERS)
 SHARDS: Final = ("optimizer", "gradients", "parameters")
 STAGES: Final = ("gpipe", "1f1b", "interleaved", "zero-bubble", "pipedream")
 SPLIT: Final = (*STAGES, "tensor")
@@ -164,7 +174,8 @@ class Rule(NamedTuple):
 def _way_of(mode: str, way: str) -> bool:
     """Return whether a mode has such a way."""
     if "server" in way:
-        return mode in (*SERVED, *AVERAGED)
+        # Fragments are shards.
+        return mode in (*SERVED, *AVERAGED) and (mode != "fragments" or "shards" not in way)
     if way.startswith("graph"):
         return mode in MIXED
     return way == "nothing" or mode in SUMMED
@@ -179,6 +190,8 @@ RULES: Final[Sequence[Rule]] = (
          ("--mode sync:backup=1",)),
     Rule(("mode", "copies"), lambda mode, copies: mode == "softsync" and copies == "1",
          ("--mode softsync:k=2",)),
+    Rule(("mode", "copies"), lambda mode, copies: (mode in LEARNERS and copies == "1") or (
+         mode == "windows" and copies == "2"), ("--mode local-sgd:",)),
     Rule(("mode", "codec"), lambda mode, codec: codec != "none" and mode in (
          "serial", "push-sum", "tracking", "pairs", "by host"), ("--codec",)),
     # A momentum of differences, or of a force.
@@ -186,7 +199,7 @@ RULES: Final[Sequence[Rule]] = (
          "easgd", "easgd, asynchronous", "gossip", "adapt first"), ("--codec",)),
     Rule(("mode", "cut"), lambda mode, cut: cut in SHARDS and mode != "allreduce", ("shard",)),
     Rule(("mode", "cut"), lambda mode, cut: cut in SPLIT and mode in (
-         "serial", "backup", "pairs", "by host"), ("--parallel",)),
+         "serial", "backup", "pairs", "by host", *LEARNERS), ("--parallel",)),
     Rule(("codec", "cut"), lambda codec, cut: codec != "none" and cut in SHARDS, ("shard=",)),
     # What a schedule adds as it would add numbers goes by all of them.
     Rule(("codec", "way"), lambda codec, way: codec != "none" and (way == "node" or (
@@ -199,8 +212,11 @@ RULES: Final[Sequence[Rule]] = (
     Rule(("cut", "way"), lambda cut, way: cut in SPLIT and way == "1 server", ("--servers",)),
     Rule(("cut", "trim"), lambda cut, trim: trim == "clip" and cut in (
          "gradients", "parameters", "pipedream"), ("--clip-norm",)),
-    Rule(("mode", "rate"), lambda mode, rate: rate != "constant" and mode not in STALE,
+    Rule(("mode", "rate"), lambda mode, rate: rate != "constant" and mode not in RATED,
          ("--staleness-rate",)),
+    # Its quorum is all of them.
+    Rule(("mode", "copies", "rate"), lambda mode, copies, rate: rate != "constant"
+         and mode in LEARNERS and copies == "2", ("--staleness-rate",)),
     Rule(("cut", "rate"), lambda cut, rate: cut == "pipedream" and rate in (
          "delay-compensated", "gap-aware"), ("--staleness-rate",)),
     # The four labels want two copies, or more.
@@ -268,7 +284,7 @@ class Job:
     @property
     def in_order(self) -> bool:
         """Whether its bits are the same whoever comes first."""
-        return self["mode"] not in (*STALE, "backup", "easgd, asynchronous", "pairs")
+        return self["mode"] not in (*RATED, "backup", "easgd, asynchronous", "pairs")
 
     @property
     def saves(self) -> bool:
@@ -307,6 +323,8 @@ class Job:
         found = dict(BASE)
         for name, level in zip(FACTORS, self.levels, strict=True):
             found |= FACTORS[name][level]
+        if self["mode"] == "fragments" and "shards" not in self["way"]:
+            found.pop("shards_per_server", None)
         if self["mode"] in MIXED and self["codec"] == "low-rank":
             found["consensus_rate"] = 0.1
         if self["mode"] == "allreduce" and self["cut"] != "parameters":
@@ -354,7 +372,7 @@ KINDS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "mode": {
         "serial": ("serial",), "summed": ("allreduce",), "rounds": ("sync", "backup"),
         "stale": STALE, "averaged": (*AVERAGED, "streaming", "eager"),
-        "elastic": ("easgd", "easgd, asynchronous"), "mixed": MIXED,
+        "learners": LEARNERS, "elastic": ("easgd", "easgd, asynchronous"), "mixed": MIXED,
     },
     "codec": {
         "none": ("none",), "rounds": ("float16", "int8"),

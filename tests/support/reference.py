@@ -59,8 +59,13 @@ class Network:
         widths = [inputs, *config["hidden"], outputs]
         self.shapes = [*pairwise(widths)]
         ends = np.cumsum([a * b + b for a, b in self.shapes])
-        #: Start and stop of each layer in θ.
+        #: Start and stop of each layer in θ, and of each weight and bias.
         self.layers = [*pairwise((0, *ends))]
+        self.tensors = [
+            it
+            for (start, stop), (_, b) in zip(self.layers, self.shapes, strict=True)
+            for it in ((start, stop - b), (stop - b, stop))
+        ]
 
     def forward(self, theta: Vector, x: Vector) -> tuple[Vector, list[tuple[Vector, ...]]]:
         """Return the outputs, and by layer its inputs, its weight and the slopes at its sums."""
@@ -156,18 +161,68 @@ class Optimizer:
 
 
 class Outer:
-    """θ_old and the mean → θ: the mean itself, or Nesterov along θ_old − mean."""
+    """θ_old and the mean → θ: the mean itself, or a step along θ_old − mean, with momentum or not.
+
+    Momentum that is delayed is of the mean of N updates, once in N.
+    """
 
     def __init__(self, config: Config) -> None:
-        self.lr, self.momentum = config.get("outer_lr"), config.get("outer_momentum")
+        self.name, self.period = config.get("outer"), config.get("outer_period", 8)
+        self.momentum = _or(config.get("outer_momentum"), 0.9)
+        self.lr = _or(config.get("outer_lr"), 0.7 if self.name and self.name != "plain" else 1.0)
         self.velocity: Any = 0.0
+        self.total: Any = 0.0
+        self.count = 0
 
     def __call__(self, old: Vector, delta: Vector) -> Vector:
-        if self.lr is None and self.momentum is None:
-            return old - delta
-        momentum = _or(self.momentum, 0.9)
-        self.velocity = momentum * self.velocity + delta
-        return old - _or(self.lr, 0.7) * (delta + momentum * self.velocity)
+        lr, momentum = self.lr, self.momentum
+        if self.name in (None, "plain"):
+            return old - lr * delta
+        if self.name == "nesterov":
+            self.velocity = momentum * self.velocity + delta
+            return old - lr * (delta + momentum * self.velocity)
+        assert self.name == "delayed-nesterov", self.name
+        self.count += 1
+        self.total = self.total + delta / self.period
+        old = old - lr * delta / self.period
+        if self.count % self.period:
+            return old
+        self.velocity, self.total = momentum * self.velocity + self.total, 0.0
+        return old - lr * momentum * self.velocity
+
+
+def merge_of(
+    name: str, x: Vector, weights: Any, spans: Sequence[tuple[int, int]], *, trim: int = 1
+) -> Vector:
+    """Return one vector of several; the weights add up to 1, or less where staleness scales.
+
+    Args:
+        name: of the merge.
+        x: (learners, n).
+        weights: of each.
+        spans: of the tensors.
+        trim: how many are left out at either end.
+    """
+    w = np.array(weights, float)
+    if name == "mean":
+        return w @ x
+    if name == "radial":
+        found = np.empty(x.shape[1])
+        for a, b in spans:
+            lengths = np.sqrt((x[:, a:b] ** 2).sum(1))
+            unit = np.zeros_like(x[:, a:b])
+            unit[lengths > 0] = x[lengths > 0, a:b] / lengths[lengths > 0, None]
+            mean = w @ unit / w.sum()
+            length = np.sqrt((mean**2).sum())
+            found[a:b] = w @ x[:, a:b] if length < 1e-6 else w @ lengths * mean / length
+        return found
+    x = np.sort(x * w[:, None] * len(w), axis=0)
+    if name == "median":
+        return np.median(x, axis=0)
+    assert name == "trimmed", name
+    while 2 * trim >= len(x):
+        trim -= 1
+    return x[trim : len(x) - trim].mean(0)
 
 
 class StalenessRule:
@@ -328,6 +383,8 @@ class Reference:
             return self.served()
         if mode in ("serial", "sync", "allreduce"):
             return self.summed()
+        if mode == "local-sgd" and config.get("quorum") is not None:
+            return self.merged()
         if mode == "local-sgd":
             return self.eager() if config["eager"] else self.averaged()
         if mode == "easgd":
@@ -627,6 +684,125 @@ class Reference:
                     moved = True
             if not moved:
                 break
+        for versions, due in zip(held, updates, strict=True):
+            assert len(versions) == len(due) + 1, "it was made of what is to come"
+        return np.concatenate([versions[-1] for versions in held])
+
+    def parts(self) -> list[list[int]]:
+        """Return by fragment the shards of its layers."""
+        count = self.config["fragments"] or 1
+        starts = [{a for a, _ in self.network.layers[f::count]} for f in range(count)]
+        layer = [max(a for a, _ in self.network.layers if a <= start) for start, _ in self.spans]
+        return [
+            [s for s, a in enumerate(layer) if count == 1 or a in starts[f]] for f in range(count)
+        ]
+
+    def merged(self) -> Vector:
+        """What servers make of what learners bring, Σ w r(τ) Δ / Σ w for each merge."""
+        config, updates, reads, parts = self.config, self._updates(), self._reads(), self.parts()
+        count, period, delay = len(parts), config["local_steps"], config["sync_delay"] or 0
+        mixing = _or(config.get("mixing"), 0.5) if delay else 0.0
+        held = [[self.start[slice(*it)]] for it in self.spans]  # by shard and version
+        outer = [Outer(config) for _ in self.spans]
+        rules = [StalenessRule({**config, "lr": it.lr}) for it in outer]
+        #: By worker, clock and fragment: what it has learnt, its samples and steps.
+        learnt: dict[tuple[int, int, int], tuple[Vector, int, int]] = {}
+
+        def learner(i: int) -> Iterator[None]:
+            """Train; yield as long as a version that is needed is not made."""
+            step, x, base = self.local()[i], self.start.copy(), self.start.copy()
+            clock, since, samples = [0] * count, [0] * count, [0] * count
+            turn, flight = 0, -1
+
+            def push() -> None:
+                nonlocal turn, flight
+                flight = turn % count
+                learnt[i, clock[flight], flight] = base - x, samples[flight], since[flight]
+                clock[flight] += 1
+                since[flight] = samples[flight] = 0
+                turn += 1
+
+            def adopt() -> Iterator[None]:
+                nonlocal flight
+                f, flight = flight, -1
+                for s in parts[f]:
+                    version = reads.get((i, clock[f], s), math.inf)  # of the dead, never
+                    while version >= len(held[s]):
+                        yield
+                    at, new = slice(*self.spans[s]), held[s][int(version)]
+                    keep = mixing if since[f] else 0.0
+                    x[at], base[at] = keep * x[at] + (1 - keep) * new, new
+
+            for at, batch in enumerate(self.batches[i]):
+                x = step(x, batch).copy()
+                since = [it + 1 for it in since]
+                samples = [it + batch.samples for it in samples]
+                if flight >= 0 and since[flight] >= delay:
+                    yield from adopt()
+                # Fragment f after the step ⌈(f + 1)·H/F⌉ of a period.
+                due = [math.ceil((f + 1) * period / count) for f in range(count)]
+                if at % period + 1 in due:
+                    if flight >= 0:
+                        yield from adopt()
+                    push()
+                    if not delay:
+                        yield from adopt()
+            if flight >= 0:
+                yield from adopt()
+            for _ in parts:
+                if since[turn % count]:
+                    push()
+                    yield from adopt()
+                else:
+                    turn += 1
+
+        def weight(m: int, steps: int) -> float:
+            by = config.get("merge_weights", "samples")
+            if config.get("merge") in ("median", "trimmed"):
+                return 1.0
+            return {"samples": m, "equal": 1.0, "quality": m * m / steps}[by]
+
+        def make(s: int, f: int, pushes: Sequence[tuple[int, int]]) -> Vector:
+            now, version = held[s][-1], len(held[s]) - 1
+            if not pushes:
+                return now
+            found, terms = [learnt[i, c, f] for i, c in pushes], []
+            weights, factors = list[float](), list[float]()
+            for (i, c), (delta, m, steps) in zip(pushes, found, strict=True):
+                read = reads[i, c, s]
+                delta = delta[slice(*self.spans[s])]
+                term = rules[s](delta, version - read, now, held[s][read])
+                # A factor of all elements is that of a weight, which adds up as if there were none.
+                is_factor = config["staleness_rate"] not in ("delay-compensated", "gap-aware")
+                moved = np.linalg.norm(delta) if is_factor else 0.0
+                factors.append(float(np.linalg.norm(term) / moved) if moved else 1.0)
+                terms.append(term / factors[-1])
+                weights.append(weight(m, steps))
+            start, stop = self.spans[s]
+            tensors = [
+                (max(a, start) - start, min(b, stop) - start)
+                for a, b in self.network.tensors
+                if a < stop and b > start
+            ]
+            shares = np.array(weights) / sum(weights) * factors
+            of = config.get("merge", "mean"), np.array(terms), shares
+            after = outer[s](now, merge_of(*of, tensors, trim=config.get("merge_trim", 1)))
+            rules[s].learn(now, after, outer[s].lr)
+            return after
+
+        learners = [learner(i) for i in range(self.size)]
+        moved = True
+        while moved:
+            before = len(learnt), sum(map(len, held))
+            for it in learners:
+                next(it, None)
+            for f, shards in enumerate(parts):
+                for s in shards:
+                    while len(held[s]) <= len(updates[s]) and all(
+                        (*it, f) in learnt for it in updates[s][len(held[s]) - 1]
+                    ):
+                        held[s].append(make(s, f, updates[s][len(held[s]) - 1]))
+            moved = (len(learnt), sum(map(len, held))) != before
         for versions, due in zip(held, updates, strict=True):
             assert len(versions) == len(due) + 1, "it was made of what is to come"
         return np.concatenate([versions[-1] for versions in held])

@@ -25,7 +25,7 @@ ROWS, SAMPLES = 4, 30
 ATTEMPTS, EPOCHS = 2, 2
 #: Modes in which a gradient ends as a tick: it is multiplied with its share of a mean only. (In
 #: EASGD it stays with its worker in part; an outer rate, or momentum, makes more or less of it.)
-TICKING = ("serial", "allreduce", "sync", "backup", *STALE, "local", *MIXED)
+TICKING = ("serial", "allreduce", "sync", "backup", *STALE, "local", "learners", *MIXED)
 #: What else of a job would make something else of a gradient, and its plain level.
 _PLAIN = {
     "codec": "none", "cut": "whole", "data": "iid", "optimizer": "sgd", "trim": "none",
@@ -110,10 +110,12 @@ def savers(which: Callable[[Job], bool], *, by_codec: bool = True) -> frozenset[
 
 def config_of(job: Job, out: Path, **more: Any) -> TrainConfig:
     """Return the config with which a job trains ``Ticks``."""
-    knobs = {
+    knobs: dict[str, Any] = {
         "dataset": None, "hidden": None, "lr": 1.0, "batch_size": 1, "epochs": EPOCHS,
         "inject": ("*:jitter:0.0005", "0:delay:0.0003"),
     }  # fmt: skip
+    if job["mode"] == "learners":  # of which some push fewer steps at their end
+        knobs["mode"] = "local-sgd:local-steps=3,quorum=2,merge-weights=equal"
     if job.saves:
         knobs["checkpoint_every"] = 5  # of 2 to 30 steps an epoch, which are short
     return job.config(out, **knobs | more)
@@ -123,7 +125,7 @@ def weights_of(job: Job, among: Sequence[int]) -> list[float]:
     """Return the ticks that a gradient may be, of so many workers at the time."""
     if job["mode"] in ("async", "ssp"):
         return [1.0]
-    if job["mode"] in ("softsync", "backup"):  # of an update of one push, up to all
+    if job["mode"] in ("softsync", "backup", "learners"):  # of an update of one push, up to all
         among = range(1, max(among) + 1)
     assert job["mode"] in TICKING, f"add what a gradient of {job} weighs"
     return [1 / it for it in among]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import hosts
 import hosts_ps
+import numpy as np
 import pytest
 import targets as script
-from studies import faults, standings
+from studies import faults, learner_merges, learners, standings
 from studies.compression_table import COSTS, FAILS, OPEN, PAYS, cells
 from studies.faults import BARE, FAULTS, Fault, Seen
 from studies.softsync_lines import Errors, lines_of
 
+from psrt.history import EVENT, Kind
 from support.cases import each
 
 
@@ -130,6 +132,55 @@ def test_lines_pool_the_runs_of_an_n():
     assert list(thirty.errors) == list(one.errors) == ["constant", "inverse"]
     assert thirty.errors["inverse"] == Errors((0.05, 0.03), 0)
     assert one.errors["constant"] == Errors((), 0)
+
+
+def test_a_learner_is_away_for_a_restart_and_fails_again_only_later():
+    cluster = learners.Cluster(workers=3, spread=2, mtbf=50)
+    model = learners.Model(step_s=0.1, parameters=10, local_steps=4, restart=20)
+    speeds = learners.speeds_of(cluster)
+    faults = list(learners.failures(cluster, model, speeds, seed=0, until_s=1000))
+    assert {it.lasts for it in faults} == {2.0}
+    for worker, slow in enumerate(speeds):
+        mine = [it.at for it in faults if it.who == (("worker", worker),)]
+        assert all(b - a > 2.0 for a, b in pairwise(mine))
+        assert 1000 / len(mine) - 2.0 == pytest.approx(50 * 0.1 * slow, rel=0.2)
+    calm = learners.Cluster(mtbf=float("inf"))
+    assert not list(learners.failures(calm, model, [1.0], seed=0, until_s=1e9))
+
+
+def test_goodput_is_what_was_computed_over_what_could_be():
+    # Two workers, steps of 1 s and 2 s; from 2 s to 10 s they take 8, and 2 and a half.
+    steps = [(0, t + 1.0, 1.0) for t in range(11)] + [(1, 3, 2.0), (1, 6, 2.0), (1, 9, 2.0)]
+    events = np.zeros(len(steps) + 1, EVENT)
+    for event, (worker, time, seconds) in zip(events, steps, strict=False):
+        event["kind"], event["worker"] = Kind.STEP, worker
+        event["time"], event["seconds"] = time, seconds
+    events[-1]["kind"], events[-1]["time"] = Kind.LEAVE, 10.0
+    found = learners.measured(events, np.array([1.0, 2.0]))
+    assert found["goodput"] == pytest.approx((8 * 1 + 2.5 * 2) / (2 * 8))
+
+
+def test_the_wrong_learner_is_the_last_and_only_its_gradients_are():
+    class Ones:
+        def loss_and_grad(self, theta, batch, out):
+            out[:] = 1
+            return 0.5
+
+    out = np.empty(4, np.float32)
+    for wrong, norm in ((learner_merges.SIGN, 2), (learner_merges.NOISE, 20)):
+        problem = learner_merges.Wronged(Ones(), wrong, 3, 10, seed=0)
+        for worker in range(2):
+            assert problem.of_worker(worker).loss_and_grad(None, None, out) == 0.5
+            assert out.tolist() == [1] * 4
+        problem.of_worker(2).loss_and_grad(None, None, out)
+        assert np.linalg.norm(out) == pytest.approx(norm)
+        assert not (out > 0).all()
+
+
+def test_what_diverged_is_said_instead_of_a_mean():
+    rows = [{"accuracy": 0.9}, {"accuracy": 0.92}]
+    assert learner_merges.cell(rows) == "91.0 ± 1.4"
+    assert learner_merges.cell([*rows, {"accuracy": None}]) == "1 of 3 diverged"
 
 
 def rows_of_the_page():

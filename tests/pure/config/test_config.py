@@ -30,6 +30,7 @@ from support.cases import each
 
 KNOBS = knobs_of(TrainConfig)
 CTA = "combine-then-adapt"
+OF_ALL = "has no effect where a merge waits for all 4 workers; give a smaller quorum"
 
 
 def make(ranks=None, **knobs):
@@ -110,12 +111,21 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
      "mode local-sgd: mixing 0.5 has no effect with sync-delay 0"),
     ({"mode": "local-sgd:fragment-order=sequential"},
      "mode local-sgd: fragment-order sequential has no effect with fragments 1"),
-    *(({"mode": f"local-sgd:{it}", "servers": 1},
-       f"--mode local-sgd:{it}: {it.partition('=')[0]} has no effect with --servers 1")
-      for it in ("fragments=2", "eager=true", "sync-delay=2")),
+    ({"mode": "local-sgd:eager=true", "servers": 1},
+     "--mode local-sgd:eager=true: eager has no effect with --servers 1"),
     ({"mode": "local-sgd:fragments=2", "check_every": 5},
      "--check-every 5 has no effect with --mode local-sgd:fragments=2; it has one with other knobs "
      "of local-sgd"),
+    *(({"mode": f"local-sgd:quorum=2,{it}"}, f"mode local-sgd: {line}") for it, line in (
+        ("merge=median,merge-weights=samples", "merge-weights samples has no effect with merge "
+         "median, which gives all the same"),
+        ("grace=0", "grace must be above 0, got 0"),
+        ("grace=auto", "grace auto needs sync-delay: without one no computing hides a window"),
+        ("dynamic=true,fragments=2", "dynamic is not possible with fragments 2"),
+        ("eager=true", "eager is not possible with a quorum, a merge or merge-weights"),
+        ("post-local-epoch=1", "post-local-epoch 1 is not possible with a quorum, a merge or "
+         "merge-weights"),
+    )),
     ({"mode": "gossip:variant=pairs,order=adapt-then-combine"},
      "mode gossip: order adapt-then-combine has no effect with variant pairs"),
     ({"mode": "gossip:consensus-rate=0.5"},
@@ -147,6 +157,39 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
 ])  # fmt: skip
 def test_knobs_that_do_not_go_together(knobs, message):
     assert refusal(**knobs) == message
+
+
+@each(("knobs", "servers", "message"), [
+    ("quorum=5", 1, "--mode local-sgd:quorum=5 needs at least 5 workers, got 4"),
+    ("quorum=4,grace=1", 1, "--mode local-sgd:quorum=4,grace=1: grace has no effect where a merge "
+     "waits for all 4 workers; give a smaller quorum"),
+    ("dynamic=true", 1, "--mode local-sgd:dynamic=true: dynamic has no effect where a merge waits "
+     "for all 4 workers; give a smaller quorum"),
+    ("outer=delayed-nesterov", 1, "--mode local-sgd:outer=delayed-nesterov: outer delayed-nesterov "
+     "has no effect where a merge waits for all 4 workers; give a smaller quorum"),
+    ("quorum=2,merge=trimmed", 1, "--mode local-sgd:quorum=2,merge=trimmed: merge trimmed needs at "
+     "least 3 workers in a merge, which waits for 2"),
+    ("merge=trimmed,merge.trim=2", 1, "--mode local-sgd:merge=trimmed,merge.trim=2: merge "
+     "trimmed:trim=2 needs at least 5 workers in a merge, which waits for 4"),
+    ("merge=median,merge-weights=samples", 1, "mode local-sgd: merge-weights samples has no effect "
+     "with merge median, which gives all the same"),
+    ("quorum=2", 0, "--mode local-sgd needs at least 1 server, got --servers 0"),
+    ("grace=1", 0, "--mode local-sgd:grace=1: grace and dynamic have no effect without servers"),
+    ("quorum=2,dynamic=true,fragments=2", 1,
+     "mode local-sgd: dynamic is not possible with fragments 2"),
+    ("quorum=2,grace=auto", 1, "mode local-sgd: grace auto needs sync-delay: without one no "
+     "computing hides a window"),
+    ("quorum=2,fragments=2,sync-delay=5", 1, "--mode local-sgd:fragments=2,sync-delay=5,quorum=2: "
+     "with servers sync-delay may be at most 4, the steps from one fragment to the next: a worker "
+     "has one on its way at a time"),
+    ("quorum=2,eager=true", 1,
+     "mode local-sgd: eager is not possible with a quorum, a merge or merge-weights"),
+    ("quorum=2,post-local-epoch=1", 1, "mode local-sgd: post-local-epoch 1 is not possible with a "
+     "quorum, a merge or merge-weights"),
+    ("quorum=2,grace=soon", 1, "mode local-sgd: grace must be a finite number, got 'soon'"),
+])  # fmt: skip
+def test_what_learners_cannot_have(knobs, servers, message):
+    assert refusal(4 + servers, mode=f"local-sgd:{knobs}", servers=servers) == message
 
 
 def test_what_depends_on_the_mode_waits_for_it():
@@ -265,6 +308,20 @@ def test_the_rank_is_one_that_a_matrix_can_have():
      "--inject 1:slow:2:7 names a worker that does not exist; the last is 0"),
     ({"schedule": "constant:warmup=12"}, 1,
      "--schedule constant:warmup=12: its warm-up is longer than the run of 10 epochs"),
+    *(({"mode": f"local-sgd:{it}", "servers": 1}, 5, f"--mode local-sgd:{it}{line}")
+      for it, line in (
+        ("quorum=5", " needs at least 5 workers, got 4"),
+        ("quorum=4,grace=1", f": grace {OF_ALL}"),
+        ("quorum=4,dynamic=true", f": dynamic {OF_ALL}"),
+        ("outer=delayed-nesterov", f": outer delayed-nesterov {OF_ALL}"),
+        ("quorum=2,merge=trimmed",
+         ": merge trimmed needs at least 3 workers in a merge, which waits for 2"),
+        ("merge=trimmed,merge.trim=2",
+         ": merge trimmed:trim=2 needs at least 5 workers in a merge, which waits for 4"),
+    )),
+    *(({"mode": f"local-sgd:{it}", "servers": 0}, 4,
+       "--mode local-sgd needs at least 1 server, got --servers 0")
+      for it in ("quorum=2", "merge=median", "merge-weights=equal")),
 ])  # fmt: skip
 def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     assert refusal(ranks, **knobs) == message
@@ -274,6 +331,10 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     ({"mode": "softsync:k=2"}, 3),
     ({"mode": "sync:backup=1"}, 3),
     ({"mode": "easgd:elastic=1.5"}, 4),
+    *(({"mode": f"local-sgd:{it}", "servers": 1}, 5) for it in (
+        "quorum=4", "quorum=3,grace=1,dynamic=true", "quorum=3,outer=delayed-nesterov",
+        "quorum=3,merge=trimmed",
+    )),
     ({"mode": "easgd:elastic=3,asynchronous=true"}, 4),
     ({"servers": 3}, 4),
     ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),

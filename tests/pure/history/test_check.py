@@ -61,12 +61,12 @@ def test_a_violation_is_told_with_the_events_that_led_there():
         "  shard 0 answered worker 0 at clock 0 with clock 1, although worker 1 had finished 0 "
         "steps: 1 ahead, the most is 0",
         "        0.004000 s  RECEIVE     shard 0  worker 0  clock 0  version 0  samples 1  "
-        "progress 0",
+        "progress 0  rate 0",
         "        0.005000 s  APPLY       shard 0  worker 0  clock 0  version 1  tau 0  samples 1  "
         "progress 0  rate 0.1",
-        "  >     0.006000 s  REPLY       shard 0  worker 0  clock 1  version 1",
+        "  >     0.006000 s  REPLY       shard 0  worker 0  clock 1  version 1  steps 0",
         "        0.008000 s  RECEIVE     shard 0  worker 1  clock 0  version 0  samples 1  "
-        "progress 0",
+        "progress 0  rate 0",
     ]
     document = outcome.document()
     assert json.loads(json.dumps(document, allow_nan=False)) == document
@@ -77,6 +77,7 @@ def test_a_violation_is_told_with_the_events_that_led_there():
     assert kinds == ["RECEIVE", "APPLY", "REPLY", "RECEIVE"]
     assert violation["events"][2] == {
         "time": 0.006, "kind": "REPLY", "shard": 0, "worker": 0, "clock": 1, "version": 1,
+        "steps": 0,
     }  # fmt: skip
 
 

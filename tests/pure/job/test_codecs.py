@@ -231,7 +231,7 @@ BAD = [
         {"mode": "sync", "codec": "int8:density=0.5"},
         "int8 has no knob .density., which is one of top-k",
     ),
-    ({"mode": "local-sgd:fragments=2", "codec": "sign", "servers": 1}, "has no effect with"),
+    ({"mode": "local-sgd:eager=true", "codec": "sign", "servers": 1}, "has no effect with"),
     ({"codec": "top-k:density=1.5"}, "codec top-k: density must be at most 1, got 1.5"),
     (
         {"codec": "low-rank:rank=13"},

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psrt.core.errors import ProtocolError
-from psrt.core.messages import Leave, Mix, Params, Park, Push
+from psrt.core.messages import LATE, Leave, Mix, Params, Park, Push, Relay
 from psrt.core.partition import Span, even_spans
 from psrt.core.stats import COLUMNS, Report, Sketch
 from psrt.transport import CONTROL, RoleMap, SoloPort, drive
@@ -143,15 +143,18 @@ def test_all_leave_in_order_and_never_too_many_at_a_time(sizes, data):
 
 
 whole = st.integers(-(2**63), 2**63 - 1)
-shard = st.integers(0, 2**31 - 1)
+shard = small = st.integers(0, 2**31 - 1)
 real = st.floats(allow_nan=False)
 single = st.floats(allow_nan=False, width=32)
 messages = st.one_of(
-    st.builds(Push, *[whole] * 4, real, shard),
-    st.builds(Params, *[whole] * 4, single, st.integers(-1, 2**31 - 1), single, whole),
+    st.builds(Push, *[whole] * 4, real, shard, small, single),
+    st.builds(
+        Params, *[whole] * 3, small, single, st.integers(-1, 2**31 - 1), single, whole, small
+    ),
     st.builds(Leave, whole, whole, shard, st.booleans()),
     st.builds(Park, whole, whole, whole, shard),
     st.builds(Mix, whole, whole, whole, real, shard),
+    st.builds(Relay, whole, whole, whole, st.integers(-1, 2**31 - 1), small, shard),
 )
 reports = st.builds(
     Report, *[whole] * 3, real, *[whole] * 4, *[real] * 3, whole, real, whole, real, real,
@@ -175,12 +178,18 @@ def test_a_message_comes_back(message, offset):
 def test_golden_frames():
     assert FRAME_BYTES == 64
     buffer = bytearray(FRAME_BYTES)
-    encode(Push(worker=3, clock=258, version=2, samples=32, progress=0.5, shard=5), buffer)
-    assert buffer[:56].hex(" ", 8) == (
+    encode(Push(3, 258, 2, samples=32, progress=0.5, shard=5, steps=6, pace=1.5), buffer)
+    assert buffer[:60].hex(" ", -8) == (
         "0100000000000000 0300000000000000 0201000000000000 0200000000000000 "
-        "2000000000000000 000000000000e03f 0500000000000000"
+        "2000000000000000 000000000000e03f 0500000006000000 0000c03f"
     )
-    encode(Params(shard=1, version=9, clock=4, staleness=7), buffer)
+    encode(Relay(worker=3, clock=258, version=2, cause=1, what=LATE, shard=5), buffer)
+    assert buffer[:44].hex(" ", -8) == (
+        "0600000000000000 0300000000000000 0201000000000000 0200000000000000 "
+        "0100000002000000 05000000"
+    )
+    encode(Params(shard=1, version=9, clock=4, staleness=7, steps=3), buffer)
+    assert buffer[60:63].hex() == "000000"
     assert buffer[:40].hex(" ", 8) == (
         "0200000000000000 0100000000000000 0900000000000000 0400000000000000 0700000000000000"
     )
@@ -196,11 +205,11 @@ def test_golden_frames():
     )
 
 
-@each("code", [0, 6, 255])
+@each("code", [0, 7, 255])
 def test_an_unknown_kind_is_refused(code):
     buffer = bytearray(FRAME_BYTES)
     buffer[0] = code
-    with pytest.raises(ProtocolError, match=f"of kind {code} came, expected 1, 2, 3, 4 or 5"):
+    with pytest.raises(ProtocolError, match=f"of kind {code} came, expected 1, 2, 3, 4, 5 or 6"):
         decode(buffer)
 
 

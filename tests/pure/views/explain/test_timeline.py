@@ -8,9 +8,12 @@ import itertools
 import pytest
 
 from psrt.config import TrainConfig
+from psrt.core.messages import Push
 from psrt.views.explain.timeline import (
     COMPUTE,
     MESSAGES,
+    WAITING,
+    WINDOW,
     WORKERS,
     Stretch,
     Timeline,
@@ -19,6 +22,7 @@ from psrt.views.explain.timeline import (
 )
 from psrt.views.explain.timeline_document import FORMAT, as_document
 from psrt.views.film.drawing import draw
+from psrt.views.film.film import EMPTY
 from psrt.views.film.text import lanes_text
 from psrt.views.film.timeline import film_of
 from support.cases import each
@@ -43,7 +47,14 @@ STREAMS = {
     "late fragments": _STREAMING | {"mode": "local-sgd:local-steps=3,fragments=2,sync-delay=3"},
     "eager": _STREAMING | {"mode": "local-sgd:local-steps=3,eager=true,fragments=2"},
 }
-MODES |= STREAMS
+_QUORUM = "local-sgd:local-steps=3,quorum=2"
+MERGES = {
+    "quorum": {"mode": _QUORUM, "servers": 1},
+    "windows on two shards": {"mode": f"{_QUORUM},grace=0.5", "servers": 2},
+    "late windows": {"mode": f"{_QUORUM},grace=auto,sync-delay=2", "servers": 1},
+    "fragments over servers": {"mode": f"{_QUORUM},fragments=2,sync-delay=1", "servers": 2},
+}
+MODES |= STREAMS | MERGES
 STEPS = 6
 
 
@@ -60,6 +71,7 @@ def of(line, what):
 @each("workers", [2, 3])
 @each("name", MODES)
 def test_lines_have_no_gaps_and_who_is_waited_for_has_just_finished(name, workers):
+    workers += name in MERGES  # a quorum of all has no window
     found = timeline(name, workers)
     assert len(found.lines) == workers
     assert max(line[-1].stop for line in found.lines) == found.seconds
@@ -67,12 +79,14 @@ def test_lines_have_no_gaps_and_who_is_waited_for_has_just_finished(name, worker
         assert line[0].start == 0.0
         for one, after in itertools.pairwise(line):
             assert one.start < one.stop == after.start
-        parts = [found.share(worker, what) for what in (COMPUTE, WORKERS, MESSAGES)]
+        parts = [found.share(worker, what) for what in (COMPUTE, *WAITING)]
         assert sum(parts) == pytest.approx(1.0)
         for stretch in of(line, WORKERS):
             assert stretch.waiting_for != worker
             ends = [s.stop for s in of(found.lines[stretch.waiting_for], COMPUTE)]
-            assert min(abs(end - stretch.stop) for end in ends) < 1e-9
+            # At its end a worker pushes one fragment after the other, without computing.
+            if name != "fragments over servers":
+                assert min(abs(end - stretch.stop) for end in ends) < 1e-9
 
 
 @each("name", MODES)
@@ -151,6 +165,51 @@ def test_fragments_are_drawn_from_their_sending_to_their_arrival(name, slow):
                 assert stretch.seconds < longest
 
 
+@each("name", MERGES)
+def test_a_merge_has_its_quorum_then_its_window_and_no_push_is_in_two(name):
+    found = timeline(name)
+    quorum, grace = 2, found.config.scheme.grace
+    pushes = [(it.worker, it.sent, one.fragment) for one in found.merges for it in one.members]
+    sent = [it.message for it in found.passages if isinstance(it.message, Push)]
+    assert len(pushes) == len(set(pushes)) == len(sent) // found.config.servers
+    for one in found.merges:
+        came = [it.came for it in one.members]
+        assert came == sorted(came)
+        assert one.first == came[0] <= one.opened <= one.made <= found.seconds
+        assert len(one.members) < quorum or one.opened == came[quorum - 1]
+        assert grace or one.made == max(came[-1], one.opened)
+        if isinstance(grace, float) and one.is_over:
+            assert one.made - one.opened == pytest.approx(grace)
+        # No shard has it before: it is read after it is made.
+        assert all(it.sent < it.came and one.made < it.taken for it in one.members)
+    waits = [it for line in found.lines for it in of(line, WINDOW)]
+    assert bool(waits) == any(it.is_over for it in found.merges)
+    for wait in waits:
+        assert any(it.opened - 0.1 < wait.start < wait.stop <= it.made for it in found.merges)
+
+
+def test_merges_are_played_one_at_a_time_and_their_members_are_lit():
+    found = timeline("windows on two shards")
+    film = film_of(found)
+    for one in found.merges:
+        name = f"Merge {one.version} at "
+        (number,) = (i for i, it in enumerate(film.frames) if it.caption.startswith(name))
+        members = {it.worker for it in one.members}
+        held = film.holds(number)
+        assert {worker for worker in range(4) if held[worker][0].style != EMPTY} == members
+    text = lanes_text(film)
+    assert f"merge 1   at {found.merges[0].made:.2f}: workers 0, 2 and 3; waited " in text
+    assert "then 0.50 until its window was over" in text
+    # Both servers make each merge; the first one decides, and it is drawn there.
+    assert "server 0" in text
+    assert "server 1" not in text
+    relays = [it.line for frame in film.frames for it in frame.messages if "in merge 1" in it.line]
+    assert sorted(relays) == [
+        f"server 0 → server 1: the push of worker {it.worker} is in merge 1"
+        for it in sorted(found.merges[0].members)
+    ]
+
+
 @each("name", MODES)
 def test_the_same_seed_the_same_timeline_which_can_be_written_and_drawn(name):
     found = timeline(name)
@@ -205,10 +264,14 @@ def test_the_document():
     ]
     assert document == {
         "format": FORMAT, "mode": "ssp", "workers": 2, "servers": 1, "steps": 2,
-        "slow": [1.0, 3.0], "seconds": 20.0, "sums": [], "lesson": lesson(HAND_MADE),
+        "slow": [1.0, 3.0], "seconds": 20.0, "sums": [], "merges": [],
+        "lesson": lesson(HAND_MADE),
         "shares": [
-            {"compute": 8 / 15, "waiting": 7 / 15, "workers": 5 / 15, "messages": 2 / 15},
-            {"compute": 1.0, "waiting": 0.0, "workers": 0.0, "messages": 0.0},
+            {
+                "compute": 8 / 15, "waiting": 7 / 15, "workers": 5 / 15, "window": 0,
+                "messages": 2 / 15,
+            },
+            {"compute": 1.0, "waiting": 0.0, "workers": 0.0, "window": 0, "messages": 0.0},
         ],
         "staleness": {"mean": 0.5, "max": 1},
     }  # fmt: skip

@@ -91,7 +91,7 @@ def role_map_for(
         fragments: the spans of each, if shards are merged fragment by fragment: every server then
             has a part of each span.
         relays: whether the first shard, of each fragment, decides for the others.
-        reads_late: whether others continue while a worker has an answer to read: for a step, or for as
+        reads_late: whether others continue while a worker has an answer to read: for a step, or as
             long as it is silent.
 
     Raises:

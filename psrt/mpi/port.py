@@ -213,6 +213,11 @@ class MpiPort:
         """Return the time in seconds; only differences are meaningful."""
         return time.perf_counter()
 
+    def land_apart(self) -> Vector:
+        """Let ``theta`` be a copy; return where parameters land, as the links know it."""
+        landing, self.theta = self.theta, self.theta.copy()
+        return landing
+
     def payload(self, shard: int, worker: int) -> Vector:
         """Return the gradient of ``worker`` for a shard, or a neighbour's vector."""
         if self.role_map.peers:

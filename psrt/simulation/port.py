@@ -62,6 +62,8 @@ class VirtualPort(CollectivePort):
             ]
             for shard in self._places
         }
+        #: Where parameters land, if not in ``theta``.
+        self._landing: Vector | None = None
         #: See ``Port``.
         self.offers: list[Vector] = self._regions() if role_map.peers and self.worker >= 0 else []
         #: By worker that this one mixes with, the first round without this worker.
@@ -90,6 +92,12 @@ class VirtualPort(CollectivePort):
     def _regions(self) -> list[Vector]:
         size = self.role_map.spans[0].size if self.world.numerics else 0
         return [np.zeros(size, np.float32) for _ in range(self.role_map.offers[self.worker])]
+
+    def land_apart(self) -> Vector:
+        """Let ``theta`` be a copy; return where parameters land."""
+        landing = self._landing = self.theta
+        self.theta = self.theta.copy()
+        return landing
 
     def payload(self, shard: int, worker: int) -> Vector:
         """Return a shard's span of the gradient of ``worker``, or what it mixes."""
@@ -287,7 +295,8 @@ class VirtualPort(CollectivePort):
             if type(message) is Params and world.numerics and region != FRAMED:
                 span = self.role_map.spans[message.shard]
                 versions = world.ports[channel.source].versions[message.shard]
-                np.copyto(span.of(self.theta), versions[region])
+                landing = self.theta if self._landing is None else self._landing
+                np.copyto(span.of(landing), versions[region])
             elif type(message) is Mix:
                 self._take(message, region)
             channel.unread -= 1

@@ -261,6 +261,12 @@ class Port(Protocol):
     def now(self) -> float:
         """Return the time in seconds; only differences are meaningful."""
 
+    def land_apart(self) -> Vector:
+        """Worker: let ``theta`` be its own; return (n,) where ``Params`` land from now on.
+
+        MPI may write there from a push on until its answer is received, while the worker computes.
+        """
+
     def payload(self, shard: int, worker: int) -> Vector:
         """Server: return the gradient of worker ``worker``, the span of one shard.
 

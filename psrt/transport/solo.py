@@ -139,6 +139,10 @@ class SoloPort:
         """Pass ``report`` to the reader."""
         self.on_report(report)
 
+    def land_apart(self) -> Vector:
+        """Refuse."""
+        _nobody()
+
     def payload(self, shard: int, worker: int) -> Vector:
         """Refuse."""
         _nobody()

@@ -91,6 +91,8 @@ class ServedFragments(LocalSteps):
             decoder: adds the frames of replies to anchors; None where parameters are sent.
             events: records events for the history; None keeps none.
         """
+        #: The anchor, a version of each fragment, and where the next one lands.
+        self._base = port.land_apart()
         super().__init__(port, updater, events=events)
         role_map = port.role_map
         #: The port's own gradient holds what is on its way, so local steps have one of their own.
@@ -117,8 +119,6 @@ class ServedFragments(LocalSteps):
         if self._watches and encoder is not None:
             self._sent = np.empty_like(port.theta)
             encoder.decode_into([span.of(self._sent) for span in role_map.spans])
-        #: The anchor, a version of each fragment; and θ of what is on its way, while answers land.
-        self._base, self._own = port.theta.copy(), np.empty_like(port.theta)
         #: Fragments pushed so far; the next one is this, modulo their number.
         self._turn = 0
         self._on_its_way: ServedFragment | None = None
@@ -206,21 +206,15 @@ class ServedFragments(LocalSteps):
         """Take the answers that have come, so that servers may overwrite what they sent."""
         fragment = self._on_its_way
         assert fragment is not None, "one is on its way"
-        if not fragment.is_here:
-            self._make_room(fragment)
-            while not fragment.is_here and (message := await self._port.poll()) is not None:
-                self._take_answer(message)
-            self._restore(fragment)
+        while not fragment.is_here and (message := await self._port.poll()) is not None:
+            self._take_answer(message)
 
     async def _adopt(self, fragment: ServedFragment) -> None:
         """Wait for the answers to a push, and mix in what they bring."""
         began, answers = self._port.now(), fragment.answers
         assert answers is not None, "it is on its way"
-        if not fragment.is_here:
-            self._make_room(fragment)
-            while not fragment.is_here:
-                self._take_answer(await self._port.receive())
-            self._restore(fragment)
+        while not fragment.is_here:
+            self._take_answer(await self._port.receive())
         kept = np.float32(self._mixing if fragment.steps else 0.0)
         for span in fragment.spans:
             theta, base = span.of(self._theta), span.of(self._base)
@@ -241,37 +235,24 @@ class ServedFragments(LocalSteps):
         if fragment.link.local_steps:
             self._period = self._period._replace(local_steps=fragment.link.local_steps)
 
-    def _make_room(self, fragment: ServedFragment) -> None:
-        """Put the anchor where answers land, which frames are added to; keep θ."""
-        for span in fragment.spans:
-            np.copyto(span.of(self._own), span.of(self._theta))
-            np.copyto(span.of(self._theta), span.of(self._base))
-
-    def _restore(self, fragment: ServedFragment) -> None:
-        """Take the new anchor from where answers have landed, and put θ back."""
-        for span in fragment.spans:
-            np.copyto(span.of(self._base), span.of(self._theta))
-            np.copyto(span.of(self._theta), span.of(self._own))
-
     def _take_answer(self, message: Message) -> None:
         fragment = self._by_shard[message.shard]
         assert fragment.answers is not None, "its push is on its way"
         fragment.answers.append(fragment.link.take(message))
 
     async def park(self, clock: int) -> None:
-        """Wait until all are parked, and take over the newest versions."""
-        links = [it.link for it in self._fragments]
-        for it in self._fragments:
-            self._make_room(it)
+        """Wait until all are parked, and take over the newest versions as anchors.
+
+        What has been learnt since a push stays what it is: θ moves along with its anchor.
+        """
+        before = self._base.copy()
         self._cut = self.cut  # only some shards have asked
-        began = [
-            link.send_parks(it.pushes) for link, it in zip(links, self._fragments, strict=True)
-        ]
+        began = [it.link.send_parks(it.pushes) for it in self._fragments]
         for _ in self._by_shard:
             message = await self._port.receive()
             self._by_shard[message.shard].link.take(message)
+        np.add(self._theta, np.subtract(self._base, before, out=before), out=self._theta)
         for it, since in zip(self._fragments, began, strict=True):
-            self._restore(it)
             it.link.note_parked(it.pushes, since)
         if self._owes:
             self._owes = False

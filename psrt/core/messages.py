@@ -128,7 +128,7 @@ class Relay(NamedTuple):
     cause: int = -1
     #: ``MORE`` of the same merge follow, it is the ``LAST`` one, or it came too ``LATE`` for any.
     what: int = 0
-    #: The shard that is relay.
+    #: The shard that it is for.
     shard: int = 0
 
 

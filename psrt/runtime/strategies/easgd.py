@@ -28,12 +28,12 @@ from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import Step
-from psrt.runtime.strategies.local_sgd import Averager
+from psrt.runtime.strategies.local_sgd import PushPullAverager
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.transport.port import Port, gradient_of
 
 
-class ElasticAverager(Averager):
+class ElasticAverager(PushPullAverager):
     """A worker's side of elastic averaging; ``CentreUpdater`` is the server's.
 
     A push carries x_i. With a codec it carries x_i − c_i instead, where c_i is the centre as this
@@ -91,16 +91,6 @@ class ElasticAverager(Averager):
             if theta.size:
                 encoder.decode_into([span.of(self._sent) for span in spans])
 
-    @property
-    def at_cut(self) -> bool:
-        """Whether all workers come to the average that was the last one."""
-        return self._push_pull.at_cut
-
-    @property
-    def cut(self) -> int:
-        """See ``Boundary.cut``."""
-        return self._push_pull.cut
-
     async def park(self, averages: int) -> None:
         """Wait until all are parked, and take over the centre as it is then."""
         theta, centre, own = self._theta, self._centre, self._own
@@ -110,14 +100,6 @@ class ElasticAverager(Averager):
         await self._push_pull.park(averages)
         np.copyto(centre, theta)
         np.copyto(theta, own)
-
-    def go_on(self, averages: int) -> None:
-        """Resume from a checkpoint: in rounds, averages are those of the servers."""
-        self._push_pull.go_on(averages)
-
-    def begin(self, step: Step) -> None:
-        """Record the first read."""
-        self._push_pull.begin(step)
 
     async def average(self, step: Step) -> None:
         """Push x_i, or how it differs from the centre, and draw it by what comes back."""
@@ -193,12 +175,3 @@ class ElasticAverager(Averager):
                 root * size,
             )
             events.note((events.drawn, now, step.clock, shard, sums))
-
-    def note_left(self, averages: int) -> None:
-        """See ``Boundary.note_left``."""
-        self._push_pull.note_left(averages)
-
-    async def leave(self, clock: int) -> int:
-        """Send ``Leave`` to the servers."""
-        await self._push_pull.leave(clock)
-        return clock

@@ -63,7 +63,40 @@ class Averager(Boundary, Protocol):
         ...
 
 
-class ServerAverager(Averager):
+class PushPullAverager(Averager):
+    """Averages by a push to servers and the reply; what they mean, each kind says."""
+
+    _push_pull: PushPull
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether all workers come to the average that was the last one."""
+        return self._push_pull.at_cut
+
+    @property
+    def cut(self) -> int:
+        """See ``Boundary.cut``."""
+        return self._push_pull.cut
+
+    def go_on(self, averages: int) -> None:
+        """Resume from a checkpoint: its averages are the rounds of the servers."""
+        self._push_pull.go_on(averages)
+
+    def begin(self, step: Step) -> None:
+        """Record the first read."""
+        self._push_pull.begin(step)
+
+    def note_left(self, averages: int) -> None:
+        """See ``Boundary.note_left``."""
+        self._push_pull.note_left(averages)
+
+    async def leave(self, clock: int) -> int:
+        """Send ``Leave`` to the servers."""
+        await self._push_pull.leave(clock)
+        return clock
+
+
+class ServerAverager(PushPullAverager):
     """Averages over servers: a push carries parameters, an update is their mean.
 
     Where servers merge (``Mode.merges``), and with a codec, a push carries Δ_i = θ_old − θ_i
@@ -116,29 +149,11 @@ class ServerAverager(Averager):
         """The local steps before the next push, where servers say so."""
         return self._push_pull.local_steps
 
-    @property
-    def at_cut(self) -> bool:
-        """Whether all workers come to the average that was the last one."""
-        return self._push_pull.at_cut
-
-    @property
-    def cut(self) -> int:
-        """See ``Boundary.cut``."""
-        return self._push_pull.cut
-
     async def park(self, averages: int) -> None:
         """Wait until all are parked, and read the newest version."""
         await self._push_pull.park(averages)
         if self._base is not None:
             np.copyto(self._base, self._theta)
-
-    def go_on(self, averages: int) -> None:
-        """Resume from a checkpoint: its averages are the rounds of the servers."""
-        self._push_pull.go_on(averages)
-
-    def begin(self, step: Step) -> None:
-        """Record the first read."""
-        self._push_pull.begin(step)
 
     async def average(self, step: Step) -> None:
         """Push θ, or Δ, and pull what servers make of it."""
@@ -156,15 +171,6 @@ class ServerAverager(Averager):
             note_anchor(
                 self._events, self._port, step.clock, shards, pushed=self._sent, anchor=base
             )
-
-    def note_left(self, averages: int) -> None:
-        """See ``Boundary.note_left``."""
-        self._push_pull.note_left(averages)
-
-    async def leave(self, clock: int) -> int:
-        """Send ``Leave`` to the servers."""
-        await self._push_pull.leave(clock)
-        return clock
 
 
 class ReduceAverager(Averager):

@@ -29,10 +29,11 @@ from psrt.config.names import (
     VARIANTS,
 )
 from psrt.core.errors import ConfigError
+from psrt.core.units import plural
 from psrt.optim.table import MERGES, OUTER_STEPS, MergeRow, OuterRow
 from psrt.rows.knobs import knob
 from psrt.rows.row import Row, Rows
-from psrt.rows.values import AUTO, REAL, REAL_OR_AUTO, SWITCH, TEXT, WHOLE
+from psrt.rows.values import AUTO, REAL, REAL_OR_AUTO, SWITCH, TEXT, WHOLE, WHOLE_OR_HOST
 from psrt.topology.names import DEFAULT
 
 
@@ -109,6 +110,8 @@ class Mode(Row):
     #: How workers are merged, and by which weights.
     merge: MergeRow | None = None
     merge_weights: str | None = None
+    #: R: the ranks of a worker that take a step together, or ``HOST``: those of each host.
+    learner_ranks: int | str = 1
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -163,6 +166,11 @@ class Mode(Row):
     def encodes_gradients(self) -> bool:
         """Whether a codec compresses gradients, rather than differences of parameters."""
         return self.codecs and not self.averages and not self.mixes
+
+    @property
+    def has_teams(self) -> bool:
+        """Whether several ranks take each local step together."""
+        return self.learner_ranks != 1
 
     @property
     def is_stale(self) -> bool:
@@ -438,6 +446,12 @@ class LocalSGD(Mode):
         "these samples times its samples per step (quality)",
         choices=MERGE_WEIGHTS, default_text="samples",
     )
+    learner_ranks: int | str = knob(
+        1, WHOLE_OR_HOST,
+        "with servers, sum the gradients of R ranks in each local step, so that they learn as one "
+        "worker of the averages; host: of all workers of a host",
+        metavar="R|host", min=1, synonyms=("workers-per-learner", "team-size"),
+    )
     # fmt: on
 
     @property
@@ -457,8 +471,8 @@ class LocalSGD(Mode):
 
     @property
     def needs_servers(self) -> bool:
-        """Whether it merges as only servers do."""
-        return self.merges
+        """Whether it merges as only servers do, or sums among some of the workers."""
+        return self.merges or self.has_teams
 
     @property
     def weakens(self) -> bool:
@@ -467,11 +481,21 @@ class LocalSGD(Mode):
 
     def among(self, workers: int, servers: int, *, resumes: bool = False) -> Self:
         """Return the row without a quorum if that is all workers, unless servers have fragments."""
+        ranks = self.learner_ranks
+        if isinstance(ranks, str):
+            return self  # until the hosts are known
+        if workers % ranks:
+            raise ConfigError(
+                f"--mode {self}: {plural(workers, 'worker')} cannot be divided into learners of "
+                f"{ranks} ranks"
+            )
+        workers //= ranks
         if resumes and self.quorum is not None and self.quorum >= workers:
             return self  # a merge needs those that are left
         quorum = workers if self.quorum is None else self.quorum
         if quorum > workers:
-            raise ConfigError(f"--mode {self} needs at least {quorum} workers, got {workers}")
+            who = "learners" if self.has_teams else "workers"
+            raise ConfigError(f"--mode {self} needs at least {quorum} {who}, got {workers}")
         if self.merge is not None and self.merge.least > quorum:
             raise ConfigError(
                 f"--mode {self}: merge {self.merge} needs at least {self.merge.least} workers in a "

@@ -15,6 +15,8 @@ def bound_to_workers(config: TrainConfig) -> str:
         return f"--mode {config.scheme.name} does not allow"
     if config.scheme.averages and not config.servers:
         return f"--mode {config.scheme.name} does not allow without servers"
+    if config.scheme.has_teams:
+        return f"--mode {config.scheme} does not allow: its learners have several ranks"
     if config.parallel is not None:
         return f"--parallel {config.parallel} does not allow"
     if config.codec is not None and not config.servers:

@@ -49,7 +49,8 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
         mode = mode.among(workers, config.servers or 0, resumes=config.resume is not None)
         config = _with(config, mode=mode)
     rate = config.staleness_rate
-    is_of_all = mode.quorum == workers and config.resume is None
+    learners = workers // (mode.learner_ranks if isinstance(mode.learner_ranks, int) else 1)
+    is_of_all = mode.quorum == learners and config.resume is None
     if is_of_all and rate is not None and not rate.is_usual:
         raise ConfigError(
             f"--staleness-rate {rate} has no effect with --mode {mode}, whose merges wait for all "

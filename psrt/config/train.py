@@ -49,6 +49,8 @@ _RUN = "run"
 
 #: Where an all-reduce takes the place of servers.
 _NO_SERVERS = Condition("servers", range(1))
+#: Where workers, or the ranks of one, sum.
+_SUMS = _NO_SERVERS._replace(otherwise=Condition("mode", MODES.where(lambda row: row.has_teams)))
 _SERVERS = Condition("servers", range(1, LARGEST))
 #: Where a worker gets parameters or means back.
 _ANSWERED = _SERVERS._replace(
@@ -56,7 +58,12 @@ _ANSWERED = _SERVERS._replace(
 )
 #: Where every worker has all parameters after an update, and the same ones.
 _ALIKE = Condition(
-    "mode", MODES.where(lambda row: row.sums and not row.streams and row.shard != names.PARAMETERS)
+    "mode",
+    MODES.where(
+        lambda row: (
+            row.has_teams or (row.sums and not row.streams and row.shard != names.PARAMETERS)
+        )
+    ),
 )
 #: Where a frame can be decoded alone: it is not added to what its receivers know.
 _ALONE = Condition("mode", MODES.where(lambda row: row.codecs and not row.mixes))
@@ -120,7 +127,7 @@ class TrainConfig:
         None, TEXT, _MODE,
         "all-reduce algorithm: auto, node (shared memory), mpi (the library's), a schedule such as "
         "ring, or node+ring (ring between hosts)",
-        metavar="NAME", choices=names.ALLREDUCE_NAMES, requires=(_NO_SERVERS,), fallback="auto",
+        metavar="NAME", choices=names.ALLREDUCE_NAMES, requires=(_SUMS,), fallback="auto",
         drawn=True,
         synonyms=("all-reduce", "algorithm"),
     )
@@ -128,14 +135,14 @@ class TrainConfig:
         None, TEXT, _MODE,
         "read the communication costs that auto uses from this file, which psrt bench allreduce "
         "--fit writes",
-        metavar="FILE", requires=(_NO_SERVERS, Condition("allreduce", ("auto",))),
+        metavar="FILE", requires=(_SUMS, Condition("allreduce", ("auto",))),
         default_text="those of a common machine", numeric=False, of_run=False,
         synonyms=("costs",),
     )
     check_every: int | None = knob(
         None, WHOLE, _MODE, "compare the parameters of all ranks every K updates; "
         "0: only at the end", metavar="K", min=0,
-        requires=(_NO_SERVERS, _ALIKE), fallback=100,
+        requires=(_SUMS, _ALIKE), fallback=100,
         numeric=False,
     )
 

@@ -301,6 +301,7 @@ def worker_role(
     topology: Topology | None = None,
     turns: Turns | None = None,
     members: Callable[[int], Awaitable[Sequence[int]]] | None = None,
+    team: Port | None = None,
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -319,6 +320,7 @@ def worker_role(
         topology: the neighbours of workers; None without.
         turns: in a replay of gossip by pairs, when the worker did what.
         members: returns the workers that share an epoch's samples; None for always all.
+        team: the port among the ranks of this worker's learner, if that has several.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -343,9 +345,16 @@ def worker_role(
                 control_algorithm=control_algorithm,
                 topology=topology,
                 turns=turns,
+                team=team,
             )
         ),
-        Meter(port, number, log_every=config.log_every, sketch_every=config.consensus_every or 0),
+        Meter(
+            port,
+            number,
+            log_every=config.log_every,
+            sketch_every=config.consensus_every or 0,
+            beside=team,
+        ),
         length=length_of(config),
         clip_norm=config.clip_norm,
         no_gradient=NoGradient(config, len(port.role_map.workers)),

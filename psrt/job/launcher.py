@@ -246,6 +246,10 @@ class Launcher(ABC):
         """Return by rank the links of this process's workers to other stages; collective."""
         raise ConfigError(f"--parallel {cut.axes} needs several ranks")
 
+    def teams(self, setup: Setup) -> Mapping[int, Port]:
+        """Return by rank the ports of this process's workers among their learners; collective."""
+        raise AssertionError("only several ranks are a learner of several")
+
     def log_files(self, setup: Setup) -> tuple[str, ...]:
         """Return by rank the name of its file of events; several may share one.
 

@@ -107,6 +107,8 @@ class MpiLauncher(Launcher):
     several = True
     #: With a split model: this rank's links to other stages.
     _links: MpiStageLinks | None = None
+    #: Among the ranks of its learner, if that has several.
+    _team: MpiPort | None = None
     #: Workers without which the others can train; at least one must stay.
     _spare: tuple[int, ...] = ()
     #: Whether they may die.
@@ -328,7 +330,7 @@ class MpiLauncher(Launcher):
                 job=None if setup.cut is None else self._split(0, rank),
             )
         self._binds_cores = config.bind_cores
-        HERE.pulse = lambda: (port.bytes_sent, port.bytes_received)
+        HERE.pulse = partial(_bytes_of, port)
         self._survives = bool(config.survive)
         goes_on = config.scheme.is_stale or config.scheme.mixes or self._survives
         # With a split model, the other workers of a copy need each one.
@@ -380,6 +382,27 @@ class MpiLauncher(Launcher):
                 busy_until=self._monitor.busy_until,
             )
         return {rank: self._links}
+
+    def teams(self, setup: Setup) -> Mapping[int, Port]:
+        """Make the connections among the ranks of this rank's learner, if it is a worker."""
+        config, rank = setup.config, self._comm.rank
+        worker = setup.role_map.worker_of(rank)
+        with HERE.blocked("the other ranks to set up"):
+            if worker is None:
+                self._comm.Split(MPI.UNDEFINED, rank)
+                return {}
+            team = setup.role_map.team_of(worker)
+            self._team = MpiPort(
+                self._split(team.job_workers[0], worker),
+                team,
+                timeout_s=config.timeout_s,
+                host=None if config.shared_memory else rank,
+                costs=setup.plan.machine,
+                busy_until=self._monitor.busy_until,
+                within=self._port,
+            )
+        HERE.pulse = partial(_bytes_of, self._port, self._team)
+        return {rank: self._team}
 
     def log_files(self, setup: Setup) -> tuple[str, ...]:
         """Return the names of all ranks' files of events."""
@@ -474,6 +497,8 @@ class MpiLauncher(Launcher):
         with HERE.blocked("the other ranks to finish"):
             if self._links is not None:
                 self._links.close()
+            if self._team is not None:
+                self._team.close()
             self._port.close()
             for comm in self._parts:
                 comm.Free()
@@ -493,6 +518,10 @@ def _work_until(rank: int, done: Callable[[], bool], waiting_for: Callable[[], s
         if rank in HERE.gone:
             raise _GoneError
         time.sleep(1e-4)
+
+
+def _bytes_of(*ports: MpiPort) -> list[int]:
+    return [it for port in ports for it in (port.bytes_sent, port.bytes_received)]
 
 
 def _position(role: Server | Worker) -> str:

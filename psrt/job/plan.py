@@ -199,6 +199,8 @@ def layout_of(
         relays=config.scheme.quorum is not None,
         reads_late=config.scheme.streams or config.scheme.quorum is not None,
     )
+    if config.scheme.has_teams:
+        role_map = replace(role_map, learner_ranks=int(config.scheme.learner_ranks))
     if plan.cut is not None:
         cut = cut_of(config, plan.cut, servers, workers, plan.shards, topology)
         return Layout(role_map, topology, cut)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
 from psrt.config import TrainConfig, resolve
+from psrt.config.axes import Axes
 from psrt.core.errors import ConfigError
+from psrt.job.cells import in_order
 
 #: The role that a rank was started in: any, or one of the two (MPMD).
 ANY, SERVER, WORKER = 0, 1, 2
@@ -55,6 +58,39 @@ def who_is_who(
     else:
         servers, workers = assign_roles(hosts, config.servers or 0, config.placement or "first")
     return servers, workers
+
+
+def in_learners(
+    config: TrainConfig, workers: tuple[int, ...], hosts: Sequence[int]
+) -> tuple[TrainConfig, tuple[int, ...]]:
+    """Return the config and the ranks of the workers in which learners are consecutive.
+
+    Learners that fit into a host are placed there as a whole.
+
+    Args:
+        config: resolved, except for the workers of each host.
+        workers: their ranks.
+        hosts: number of the host of each rank.
+
+    Raises:
+        ConfigError: if a learner is to have all workers of a host, and hosts have different
+            numbers of them, or the mode cannot be with that number.
+    """
+    mode = config.scheme
+    if not mode.has_teams:
+        return config, workers
+    ranks = mode.learner_ranks
+    if isinstance(ranks, str):
+        counts = Counter(hosts[rank] for rank in workers)
+        if len(set(counts.values())) > 1:
+            found = ", ".join(map(str, counts.values()))
+            raise ConfigError(
+                f"--mode {mode}: hosts have {found} workers, and learners need equally many"
+            )
+        ranks = max(counts.values())
+        mode = replace(mode, learner_ranks=ranks)  # type: ignore[call-arg]
+        config = resolve(replace(config, mode=mode), ranks=len(hosts))
+    return config, in_order(workers, hosts, Axes(len(workers) // ranks, 1, ranks))
 
 
 def assign_roles(

@@ -118,6 +118,8 @@ class _Session:
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
         self._sequencers: list[Sequencer | PairSequencer] = []
+        #: By rank, the ports of workers among the ranks of their learners, if these have several.
+        self._teams: Mapping[int, Port] = {}
         #: The first error here after training; raised when the result is safe.
         self._failure: Exception | None = None
         #: Whether the result is complete.
@@ -128,7 +130,9 @@ class _Session:
         """Record, run, conclude."""
         launcher, setup = self._launcher, self._setup
         ports = launcher.ports(setup)
-        self._check_sums(ports)
+        if setup.config.scheme.has_teams:
+            self._teams = launcher.teams(setup)
+        self._check_sums(self._teams or ports)
         recording = Recording(launcher, setup, self._say)
         try:
             return await self._recorded(ports, recording)
@@ -197,10 +201,10 @@ class _Session:
         """Check, before anything is written, that the workers can sum as configured."""
         algorithm = self._setup.config.allreduce
         with self._launcher.agree():
-            if algorithm is not None:
-                rank = next(iter(ports))
-                role_map = ports[rank].role_map
-                codec = self._setup.codec_at(rank)
+            rank = next(iter(ports))
+            role_map = ports[rank].role_map
+            if algorithm is not None and not role_map.servers:
+                codec = None if self._teams else self._setup.codec_at(rank)
                 if codec is not None and not codec.of_optimizer and len(role_map.workers) == 1:
                     codec = None
                 coded = None if codec is None else codec.coding(Span(0, role_map.n))
@@ -264,6 +268,7 @@ class _Session:
                     topology=setup.topology,
                     turns=turns,
                     members=launcher.members if config.survive else None,
+                    team=self._teams.get(rank),
                 )
                 if role_map.held_theta is not None:
                     trainer.strategy.load(initial)

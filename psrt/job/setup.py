@@ -23,7 +23,7 @@ from psrt.job.problems import check_arrays, machine_costs
 from psrt.job.provenance import data_sha256
 from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
-from psrt.job.roles import resolved, who_is_who
+from psrt.job.roles import in_learners, resolved, who_is_who
 from psrt.launch import launch_line
 from psrt.report.files import OutputFolder
 from psrt.runtime.job_codec import JobCodec, job_codec
@@ -105,6 +105,7 @@ def set_up(
         servers, workers = who_is_who(config, hosts, launcher.started_as)
         if config.parallel is not None:
             workers = in_order(workers, hosts, config.axes)
+        config, workers = in_learners(config, workers, hosts)
     initial, shared = np.zeros(0, np.float32), ""
     deal: Deal | None = None
     with launcher.agree():

@@ -45,6 +45,7 @@ from psrt.runtime.shard_server import ShardServer
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.worker import Worker
 from psrt.simulation import SimulationCosts, Simulator
+from psrt.simulation.cell import SimulatedCell
 from psrt.simulation.faulty_disk import FaultyDisk
 from psrt.simulation.injection import Injector
 from psrt.simulation.pass_costs import PassCosts, shares_of
@@ -261,7 +262,7 @@ class VirtualLauncher(Launcher):
             ConfigError: if they do not fit the mode or the ranks.
         """
         ranks, hosts = self._workers + (config.servers or 0), self._hosts
-        is_cut = config.parallel is not None
+        is_cut = config.parallel is not None or config.scheme.has_teams
         by_host = config.scheme.variant == BY_HOST
         if config.replay is not None and (by_host or (is_cut and not hosts)):
             header = recorded_header(config.replay)
@@ -355,6 +356,15 @@ class VirtualLauncher(Launcher):
         assert isinstance(port, VirtualPort), "this launcher made the ports"
         return cut.cell_of((port.world.ranks or ())[port.rank]).part.take(initial)
 
+    def teams(self, setup: Setup) -> Mapping[int, Port]:
+        """Make ports among the ranks of each learner."""
+        role_map, found = setup.role_map, dict[int, Port]()
+        for first in range(0, len(role_map.workers), role_map.learner_ranks):
+            ranks = [role_map.workers[it] for it in role_map.learner_of(first)]
+            team = SimulatedCell(self.world, role_map.team_of(first), ranks)
+            found |= zip(ranks, team.ports, strict=True)
+        return found
+
     def log_files(self, setup: Setup) -> tuple[str, ...]:
         """Return by rank the name of its file of events: one file per cell."""
         if setup.cut is None:
@@ -444,6 +454,7 @@ class VirtualLauncher(Launcher):
         # responding.
         left = any(it not in world.crashed for it in role_map.workers)
         missable = left and bool(role_map.peers or (role_map.servers and rank))
+        missable &= role_map.learner_ranks == 1
         if self._cut is None and isinstance(role, Worker) and missable:
             self._missed.add(role.number)
             return

@@ -114,6 +114,7 @@ class MpiPort:
         frame_bytes: Sequence[int] = (),
         reply_bytes: Sequence[int] = (),
         job: MPI.Comm | None = None,
+        within: MpiPort | None = None,
     ) -> None:
         """Allocate the shared memory and make the links.
 
@@ -135,6 +136,8 @@ class MpiPort:
                 ``theta`` that is the worker's own.
             job: all ranks of the job, if those of ``role_map`` are only some of them; reports and
                 results go to rank 0 of the job.
+            within: this rank's port in the job, if it has one beside this, which takes reports
+                while this one waits.
         """
         longest = tuple(frame_bytes), tuple(reply_bytes)
         self.rank, self.role_map = comm.rank, role_map
@@ -151,7 +154,7 @@ class MpiPort:
             self.theta_memory = theta_memory if len(layout.hosts) == 1 else ThetaMemory.OWN
         #: All ranks of the job, and this rank among them.
         self._job = self._comm if job is None else job
-        self._reports = Reports(self._job)
+        self._reports = Reports(self._job) if within is None else within._reports
         memory = ServedMemory(role_map, self._fabric.numbers_of, self.theta_memory, *longest)
         #: Rank of a worker → the region that is its landing.
         self.landings: Mapping[int, int] = memory.landings
@@ -213,9 +216,9 @@ class MpiPort:
         """Return the time in seconds; only differences are meaningful."""
         return time.perf_counter()
 
-    def land_apart(self) -> Vector:
-        """Let ``theta`` be a copy; return where parameters land, as the links know it."""
-        landing, self.theta = self.theta, self.theta.copy()
+    def land_apart(self, theta: Vector | None = None) -> Vector:
+        """Let ``theta`` be another; return where parameters land, as the links know it."""
+        landing, self.theta = self.theta, self.theta.copy() if theta is None else theta
         return landing
 
     def payload(self, shard: int, worker: int) -> Vector:

@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 
 #: The value that leaves a choice to psrt.
 AUTO: Final = "auto"
+#: The value that leaves a number to the hosts.
+HOST: Final = "host"
 #: TOML and numpy both hold whole numbers in 64 bits.
 LARGEST = 2**63 - 1
 _NOT_WHOLE = "must be a whole number"
@@ -220,6 +222,13 @@ def seconds_of(interval: int | str | None) -> float | None:
 
 
 WHOLE = Kind("N", _read_whole, _accept_whole, str)
+#: A whole number, or ``host``: as many as each host has.
+WHOLE_OR_HOST = Kind(
+    "N",
+    lambda text: HOST if text == HOST else _read_whole(text),
+    lambda value: HOST if value == HOST else _accept_whole(value),
+    _write_whole_or_auto,
+)
 #: A number of steps, of seconds as in ``30s``, or ``auto``, which leaves it to psrt.
 INTERVAL = Kind("N|Ns", _accept_interval, _accept_interval, _write_whole_or_auto)
 #: A whole number, or ``auto``, which leaves it to psrt.

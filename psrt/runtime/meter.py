@@ -31,7 +31,13 @@ class Meter:
     saved = ("counts", "reported_step", "before", "_sketched", "_told", "_since", "spent")
 
     def __init__(
-        self, port: Port, worker: int, *, log_every: int | None = None, sketch_every: int = 0
+        self,
+        port: Port,
+        worker: int,
+        *,
+        log_every: int | None = None,
+        sketch_every: int = 0,
+        beside: Port | None = None,
     ) -> None:
         """Start the clock.
 
@@ -41,8 +47,10 @@ class Meter:
             log_every: steps between two reports; None reports at the ends of epochs only.
             sketch_every: steps after which a sketch of the parameters is sent, as with every
                 report; 0 sends none.
+            beside: a further port whose bytes count.
         """
         self._port = port
+        self._ports = [port] if beside is None else [port, beside]
         #: Its number.
         self.worker = worker
         self._log_every = log_every
@@ -53,7 +61,7 @@ class Meter:
         #: Time from there to the end of training, once that is known.
         self._stopped: float | None = None
         #: Bytes before training.
-        self._bytes = (port.bytes_sent, port.bytes_received)
+        self._bytes = self._bytes_so_far
         #: Seconds of training and bytes before the checkpoint that this run resumed from.
         self._earlier = (0.0, 0, 0)
         #: Of these seconds, those with other ranks, whose counts are not part of these.
@@ -118,7 +126,13 @@ class Meter:
     def bytes(self) -> tuple[int, int]:
         """Bytes sent and received so far, those before training included."""
         _, sent, received = self._earlier
-        return self._port.bytes_sent + sent, self._port.bytes_received + received
+        now_sent, now_received = self._bytes_so_far
+        return now_sent + sent, now_received + received
+
+    @property
+    def _bytes_so_far(self) -> tuple[int, int]:
+        ports = self._ports
+        return sum(it.bytes_sent for it in ports), sum(it.bytes_received for it in ports)
 
     @property
     def seconds(self) -> float:

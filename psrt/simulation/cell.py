@@ -68,7 +68,10 @@ class SimulatedCell:
 
     def wake(self, rank: int) -> None:
         """Resume a role that waits for an arrival."""
-        self.job.wake(self.ranks[rank])
+        port = self.ports[rank]
+        if port.waiting:
+            port.waiting = False
+            self.resume(rank)
 
     def watch(self, rank: int, done: Callable[[], bool]) -> None:
         """Resume a role once ``done()``."""

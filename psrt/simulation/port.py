@@ -93,10 +93,10 @@ class VirtualPort(CollectivePort):
         size = self.role_map.spans[0].size if self.world.numerics else 0
         return [np.zeros(size, np.float32) for _ in range(self.role_map.offers[self.worker])]
 
-    def land_apart(self) -> Vector:
-        """Let ``theta`` be a copy; return where parameters land."""
+    def land_apart(self, theta: Vector | None = None) -> Vector:
+        """Let ``theta`` be another; return where parameters land."""
         landing = self._landing = self.theta
-        self.theta = self.theta.copy()
+        self.theta = self.theta.copy() if theta is None else theta
         return landing
 
     def payload(self, shard: int, worker: int) -> Vector:

@@ -23,6 +23,7 @@ softsync, Zhang, Gupta, Lian & Liu, IJCAI 2016 (arXiv:1511.05950).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from psrt.config.modes import MODES, Mode
 from psrt.core.errors import ConfigError
@@ -46,6 +47,12 @@ def policy_for(mode: Mode, workers: int, *, late: float = math.inf, decides: boo
         served = ", ".join(MODES.where(lambda it: it.may_have_servers))
         raise ConfigError(f"mode {mode.name!r} has no servers; those that do: {served}")
     lead, share, backup = mode.lead, mode.share, mode.backup
+    if mode.has_teams:
+        policy = policy_for(replace(mode, learner_ranks=1), workers, late=late, decides=decides)
+        for worker in range(workers):
+            if worker % int(mode.learner_ranks):  # the first rank of a learner speaks for it
+                del policy.clock[worker]
+        return policy
     if mode.quorum is not None and not decides:
         return Follower(workers)
     if mode.quorum is not None:

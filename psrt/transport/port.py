@@ -99,6 +99,8 @@ class RoleMap:
     deciders: tuple[int, ...] = ()
     #: Buffers for versions of a shard.
     versions: int = VERSIONS
+    #: R: that many workers, by number, take each step together; servers know the first of them.
+    learner_ranks: int = 1
     #: If these are only some of the ranks of a job: the number of each rank and worker in the job.
     job_ranks: tuple[int, ...] = ()
     job_workers: tuple[int, ...] = ()
@@ -133,6 +135,22 @@ class RoleMap:
     def server_ranks(self) -> tuple[int, ...]:
         """The ranks that own shards, each once, in the order of their first shards."""
         return tuple(self._shards)
+
+    def learner_of(self, worker: int) -> range:
+        """Return the workers that take each step together with one."""
+        first = worker - worker % self.learner_ranks
+        return range(first, first + self.learner_ranks)
+
+    def team_of(self, worker: int) -> RoleMap:
+        """Return the role map of these workers among themselves, who have no servers."""
+        team = self.learner_of(worker)
+        return RoleMap(
+            self.n,
+            workers=tuple(range(len(team))),
+            controls=2,  # those of a step, and those of what their first one has learned
+            job_ranks=tuple(self.workers[it] for it in team),
+            job_workers=tuple(team),
+        )
 
     @property
     def most_shards(self) -> int:
@@ -261,10 +279,13 @@ class Port(Protocol):
     def now(self) -> float:
         """Return the time in seconds; only differences are meaningful."""
 
-    def land_apart(self) -> Vector:
+    def land_apart(self, theta: Vector | None = None) -> Vector:
         """Worker: let ``theta`` be its own; return (n,) where ``Params`` land from now on.
 
         MPI may write there from a push on until its answer is received, while the worker computes.
+
+        Args:
+            theta: becomes its own; None makes a copy.
         """
 
     def payload(self, shard: int, worker: int) -> Vector:

@@ -139,7 +139,7 @@ class SoloPort:
         """Pass ``report`` to the reader."""
         self.on_report(report)
 
-    def land_apart(self) -> Vector:
+    def land_apart(self, theta: Vector | None = None) -> Vector:
         """Refuse."""
         _nobody()
 

@@ -168,6 +168,22 @@ class AllReduce(Strategy):
         self.counts.waited(reduce=self._reducer.waited)
         return step.clock + 1
 
+    def taken(self, step: Step) -> Step:
+        """Return this rank's last step with the samples and the mean progress of all."""
+        samples, progress = self._reducer.brought
+        return step._replace(samples=samples, progress=progress)
+
+    def go_on_at(self, updates: int) -> None:
+        """Resume after that many updates."""
+        self.updates = self._reducer.updates = updates
+
+    async def follow(self, clock: int) -> bool:
+        """Take part with weight zero in one step of the others; return whether any has one."""
+        training = await self._reducer.follow(clock)
+        self.updates = self._reducer.updates
+        self.counts.waited(reduce=self._reducer.waited)
+        return training
+
     async def leave(self, clock: int) -> None:
         """Take part with weight zero until no worker is training."""
         self.counts.waited(reduce=await self._reducer.join(clock, self.at_round))

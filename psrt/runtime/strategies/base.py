@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from psrt.core.arrays import ITEMSIZE, Vector
 from psrt.core.sharding import memory
@@ -16,6 +16,9 @@ from psrt.runtime.strategies.holding import Holding
 from psrt.runtime.updater import Contribution, Updater
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
+
+if TYPE_CHECKING:
+    from psrt.runtime.strategies.team import Team
 
 
 class Step(NamedTuple):
@@ -145,7 +148,7 @@ class Strategy(Boundary, Holding, Protocol):
 class LocalSteps(Strategy):
     """A strategy that takes local optimizer steps, on this rank's parameters."""
 
-    saved: ClassVar[tuple[str, ...]] = ("_updater",)
+    saved: ClassVar[tuple[str, ...]] = ("_updater", "_team")
     of_worker: ClassVar[tuple[str, ...]] = ("_updater",)
     owns_theta = True
 
@@ -154,6 +157,7 @@ class LocalSteps(Strategy):
         port: Port,
         updater: Updater,
         *,
+        team: Team | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -161,9 +165,11 @@ class LocalSteps(Strategy):
         Args:
             port: holds the gradient and θ.
             updater: takes the steps.
+            team: takes them instead, if this is one of several ranks of a learner.
             events: records events for the history; None keeps none.
         """
         self._port = port
+        self._team = team
         self._events = events
         self._since = 0.0
         #: Seconds of computing since the last push.
@@ -172,14 +178,27 @@ class LocalSteps(Strategy):
         self._busy_steps = 0
         self._theta = port.theta
         self._gradient = gradient_of(port)
+        if team is not None:
+            self.plan, self._gradient = team.plan, team.gradient
+            self.gradient = self._gradient
         self._updater = updater
         self.updates = 0
         self.counts = WorkerFold()
         vectors = len(updater.optimizer.state)
         self.memory = memory(None, port.role_map.n, workers=1, vectors=vectors)
 
-    async def _take(self, step: Step) -> None:
-        """Take an optimizer step on the gradient, and record it."""
+    def _begin(self, step: Step) -> None:
+        """Begin a step, before its gradient is computed."""
+        if self._team is not None:
+            self._team.begin(step)
+
+    async def _take(self, step: Step) -> Step:
+        """Take an optimizer step on the gradient, and record it; return it, that of all ranks."""
+        if self._team is not None:
+            step = await self._team.step(step)
+            self._busy_s += self._port.now() - self._since
+            self._busy_steps += step.samples > 0
+            return step
         now, apply_s = self._port.now(), self._port.apply_s
         self._busy_s += now - self._since
         self._busy_steps += step.samples > 0
@@ -195,6 +214,7 @@ class LocalSteps(Strategy):
             if len(events.noted) >= QUEUED:
                 events.drain()
             events.note((events.stepped, now, clock, samples, progress, rate, now - self._since))
+        return step
 
 
 class Serial(LocalSteps):

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol
 
+import numpy as np
+
 from psrt.config import TrainConfig
 from psrt.config.modes import Mode
 from psrt.config.names import (
@@ -38,7 +40,13 @@ from psrt.runtime.strategies.choco import Choco
 from psrt.runtime.strategies.easgd import ElasticAverager
 from psrt.runtime.strategies.gossip import Gossip
 from psrt.runtime.strategies.layered import LayeredAllReduce
-from psrt.runtime.strategies.local_sgd import Averager, LocalSGD, ReduceAverager, ServerAverager
+from psrt.runtime.strategies.local_sgd import (
+    Averager,
+    LocalSGD,
+    ReduceAverager,
+    ServerAverager,
+    TeamAverager,
+)
 from psrt.runtime.strategies.neighbours import Neighbours
 from psrt.runtime.strategies.outer_rules import (
     EagerSteps,
@@ -52,6 +60,7 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.push_sum import PushSum
 from psrt.runtime.strategies.served_fragments import ServedFragments
 from psrt.runtime.strategies.streaming import StreamingSGD
+from psrt.runtime.strategies.team import Team
 from psrt.runtime.strategies.tracking import Tracking
 from psrt.runtime.sum_frames import RecordedFrames
 from psrt.runtime.timing_only import TimingOnlyProblem
@@ -94,6 +103,8 @@ class Ingredients:
     events: WorkerEventRecorder | None = None
     #: The all-reduce of the control values, where it is known; None leaves it to the config's.
     control_algorithm: str | None = None
+    #: Among the ranks of this one's learner; None if it is alone.
+    team: Port | None = None
     #: The graph on which workers mix; None where they do not.
     topology: Topology | None = None
     #: What a worker that averages in pairs does when, in a replay.
@@ -220,27 +231,55 @@ def averaging(of: Ingredients) -> Strategy:
     config, port, codec = of.config, of.port, of.codec
     if not port.role_map.servers and len(port.role_map.workers) == 1:
         codec = None  # nothing is sent, and differences would only add rounding
+    team, updater = _team(of)
     if config.scheme.streams and port.role_map.servers:
         served: Any = of.push_codecs
         return ServedFragments(
             port,
-            of.updater(port.theta.size),
+            updater,
             fragment_period(config.scheme),
             mixing=config.scheme.mixing or 0.0,
             is_paced=config.scheme.paces,
+            team=team,
             events=of.events,
             **served,
         )
     if config.scheme.streams:
         return _streaming(of, codec)
+    averager: Averager | None = None
+    if team is None or team.leads:
+        averager = _averager(of, codec)
+    if team is not None:
+        averager = TeamAverager(port, team, averager, parks=config.scheme.parks, events=of.events)
+    assert averager is not None, "this rank averages, or another one of its team does"
     return LocalSGD(
         port,
-        of.updater(port.theta.size),
-        _averager(of, codec),
+        updater,
+        averager,
         averaging_period(config.scheme),
         is_paced=config.scheme.paces,
+        team=team,
         events=of.events,
     )
+
+
+def _team(of: Ingredients) -> tuple[Team | None, Updater]:
+    """Return this rank's part in its learner, if that has several, and what takes local steps."""
+    port, config, role_map = of.team, of.config, of.port.role_map
+    if port is None:
+        return None, of.updater(of.port.theta.size)
+    np.copyto(port.theta, of.port.theta)
+    inner = AllReduce(
+        port,
+        of.updater,
+        algorithm=config.allreduce or "auto",
+        batch_size=config.batch_size,
+        check_every=config.check_every or 0,
+        control_algorithm=of.control_algorithm,
+        events=of.events,
+    )
+    spans = role_map.spans if config.scheme.streams else (Span(0, role_map.n),)
+    return Team(port, inner, spans), inner.updater
 
 
 def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:

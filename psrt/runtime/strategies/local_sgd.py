@@ -27,6 +27,7 @@ from psrt.runtime.strategies.base import (
 from psrt.runtime.strategies.boundary import Boundary
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
+from psrt.runtime.strategies.team import Heard, Team
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
 from psrt.transport.coded_sum import SumCodec
@@ -256,6 +257,87 @@ class ReduceAverager(Averager):
         return self._reducer.updates
 
 
+class TeamAverager(Averager):
+    """Averages for all ranks of a learner: the first one does, the others take over its result."""
+
+    saved = ("_own", "local_steps", "cut")
+    #: See ``Boundary.cut``.
+    cut: int = 0  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        port: Port,
+        team: Team,
+        own: Averager | None,
+        *,
+        parks: bool,
+        events: WorkerEventRecorder | None = None,
+    ) -> None:
+        """Set up; from now on the port's ``theta`` is the team's.
+
+        Args:
+            port: of the job.
+            team: of this rank.
+            own: averages at the first rank; None at the others.
+            parks: see ``PushPull``.
+            events: records events for the history; None keeps none.
+        """
+        self._port, self._team, self._own, self._parks = port, team, own, parks
+        self.counts = WorkerFold() if own is None else own.counts
+        self._landing = port.land_apart(team.theta)
+        self._spans = (Span(0, port.role_map.n),)
+        self._events = events
+
+    @property
+    def at_cut(self) -> bool:
+        """See ``PushPull.at_cut``."""
+        return not self._parks or self.cut != 0
+
+    def go_on(self, averages: int) -> None:
+        """Resume from a checkpoint."""
+        if self._own is not None:
+            self._own.go_on(averages)
+
+    def begin(self, step: Step) -> None:
+        """Record the first read."""
+        if self._own is not None:
+            self._own.begin(step)
+
+    async def average(self, step: Step) -> None:
+        """Average at the first rank, and share what comes of it."""
+        if self._own is not None:
+            np.copyto(self._landing, self._team.theta)
+            await self._own.average(step)
+        await self._share()
+
+    async def park(self, averages: int) -> None:
+        """Wait until all are parked, and share the newest version."""
+        if self._own is not None:
+            await self._own.park(averages)
+        await self._share()
+
+    async def _share(self) -> None:
+        heard = Heard()
+        if self._own is not None:
+            np.copyto(self._team.theta, self._landing)
+            heard = Heard(self._own.local_steps, self._own.cut)
+        self.local_steps, self.cut = await self._team.share(self._spans, heard)
+
+    def note_left(self, averages: int) -> None:
+        """See ``Boundary.note_left``."""
+        if self._own is not None:
+            self._own.note_left(averages)
+        elif self._events is not None:
+            self._events.left(self._port.now(), averages)
+
+    async def leave(self, clock: int) -> int:
+        """Leave the servers, at the first rank."""
+        if self._own is not None:
+            return await self._own.leave(clock)
+        self.note_left(clock)
+        return clock
+
+
 class LocalSGD(LocalSteps):
     """Local steps between averages.
 
@@ -273,14 +355,19 @@ class LocalSGD(LocalSteps):
         period: AveragingPeriod,
         *,
         is_paced: bool = False,
+        team: Team | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; ``is_paced``: whether servers must know how fast this worker is."""
-        super().__init__(port, updater, events=events)
+        super().__init__(port, updater, team=team, events=events)
         self._averager = averager
         self._is_paced = is_paced
         self.counts = averager.counts
-        self.plan, self.model = averager.plan, averager.model
+        self.model = averager.model
+        if team is None:
+            self.plan = averager.plan
+        else:
+            team.count_into(self.counts)
         self._period = period
         #: Since the last average; ``updates`` counts those.
         self._steps = 0
@@ -309,20 +396,26 @@ class LocalSGD(LocalSteps):
         """Note when a step begins."""
         if not self._steps:
             self._averager.begin(Step(self.updates, 0, step.progress))
+        self._begin(step)
         self._since = self._port.now()  # after that, which does not belong to the step
 
     async def step(self, step: Step) -> int:
         """Take a local step, and average if one is due."""
-        await self._take(step)
+        await self._add(await self._take(step))
+        return step.clock + 1
+
+    async def _add(self, step: Step) -> None:
+        """Count a local step, and average if that is due."""
         self._steps += 1
         self._samples += step.samples
         self._progress = step.progress
         if self._period.due(steps=self._steps, progress=step.progress):
             await self._average()
-        return step.clock + 1
 
     async def finish(self) -> None:
         """Average the steps since the last average."""
+        while self._team is not None and (step := await self._team.follow()) is not None:
+            await self._add(step)
         if self._steps:
             await self._average()
 

@@ -276,13 +276,24 @@ class Reducer:
             self._events.left(self._port.now(), clock)
         training, waited, ahead = not self._alone, 0.0, 0
         while training:
-            self.start(0.0, Step(clock, 0, 0.0), present=False)
-            training = await self.finish(empty=True)
+            training = await self.follow(clock)
             waited += self.waited
             ahead += 1
             if training and at_round is not None:
                 await at_round(clock + ahead)
         return waited
+
+    async def follow(self, clock: int) -> bool:
+        """Take part in one round with weight zero; return whether any worker is training."""
+        self.start(0.0, Step(clock, 0, 0.0), present=False)
+        return await self.finish(empty=True)
+
+    @property
+    def brought(self) -> tuple[int, float]:
+        """The samples of all workers in the newest round, and their mean progress."""
+        control = self._control
+        present = control.present or 1.0
+        return round((control.total or 0.0) * self._full), control.progress / present
 
     def _heed(self) -> None:
         """Take up the sums of the control values; from now on blocks can be updated."""

@@ -22,9 +22,10 @@ from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.base import LocalSteps, Step
 from psrt.runtime.strategies.local_sgd import note_anchor
 from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.team import Heard, Team
 from psrt.runtime.updater import Updater
 from psrt.sync import FragmentPeriod
-from psrt.transport.port import Port
+from psrt.transport.port import Port, gradient_of
 
 
 class ServedFragment:
@@ -77,6 +78,7 @@ class ServedFragments(LocalSteps):
         is_paced: bool = False,
         encoder: PushEncoder | None = None,
         decoder: ReplyDecoder | None = None,
+        team: Team | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up.
@@ -89,15 +91,21 @@ class ServedFragments(LocalSteps):
             is_paced: whether servers must know how fast this worker is.
             encoder: makes frames of Δ_f; None pushes it as it is.
             decoder: adds the frames of replies to anchors; None where parameters are sent.
+            team: takes the local steps, if this is one of several ranks of a learner.
             events: records events for the history; None keeps none.
         """
         #: The anchor, a version of each fragment, and where the next one lands.
-        self._base = port.land_apart()
-        super().__init__(port, updater, events=events)
+        self._base = port.land_apart(None if team is None else team.theta)
+        super().__init__(port, updater, team=team, events=events)
+        #: Whether this rank talks to the servers; else another one of its team does.
+        self._speaks = team is None or team.leads
         role_map = port.role_map
         #: The port's own gradient holds what is on its way, so local steps have one of their own.
-        self._wire = self._gradient
-        self.gradient = self._gradient = np.zeros_like(port.theta)
+        self._wire = gradient_of(port)
+        if team is None:
+            self.gradient = self._gradient = np.zeros_like(port.theta)
+        else:
+            team.count_into(self.counts)
         #: By shard, its fragment.
         self._by_shard: list[ServedFragment] = [None] * len(role_map.servers)  # type: ignore[list-item]
         self._fragments: list[ServedFragment] = []
@@ -114,6 +122,7 @@ class ServedFragments(LocalSteps):
         self._encoder, self._decoder = encoder, decoder
         self._period, self._mixing, self._is_paced = period, mixing, is_paced
         self._watches = events is not None and events.is_exact and port.theta.size > 0
+        self._watches &= self._speaks
         #: Δ_f of what is on its way, as servers see it; and whether it has samples.
         self._sent, self._has_samples = self._wire, False
         if self._watches and encoder is not None:
@@ -155,13 +164,18 @@ class ServedFragments(LocalSteps):
 
     def begin(self, step: Step) -> None:
         """Note when a step begins, and the first read."""
-        for it in self._fragments:
+        for it in self._fragments if self._speaks else ():
             it.link.begin(Step(it.pushes, 0, step.progress))
+        self._begin(step)
         self._since = self._port.now() - step.computed
 
     async def step(self, step: Step) -> int:
         """Take a local step, adopt the merge that is due, and push the fragment that is."""
-        await self._take(step)
+        await self._add(await self._take(step))
+        return step.clock + 1
+
+    async def _add(self, step: Step) -> None:
+        """Count a local step, and adopt and push what is due after it."""
         self._progress = step.progress
         for it in self._fragments:
             it.steps += 1
@@ -179,7 +193,6 @@ class ServedFragments(LocalSteps):
                 await self._push_next()
         if self._of_period >= self._period.local_steps:  # which may have shrunk
             self._of_period = 0
-        return step.clock + 1
 
     async def _push_next(self) -> None:
         await self._push(self._fragments[self._turn % len(self._fragments)])
@@ -189,12 +202,13 @@ class ServedFragments(LocalSteps):
         """Push what a fragment has learnt; without a delay, adopt what comes of it."""
         if self._on_its_way is not None:
             await self._adopt(self._on_its_way)
-        for span in fragment.spans:
-            np.subtract(span.of(self._base), span.of(self._theta), out=span.of(self._wire))
-        step = Step(fragment.pushes, fragment.samples, self._progress, steps=fragment.steps)
-        if self._is_paced:
-            step = step._replace(pace=pace_of(self._busy_steps, self._busy_s))
-        fragment.link.send(step)
+        if self._speaks:
+            for span in fragment.spans:
+                np.subtract(span.of(self._base), span.of(self._theta), out=span.of(self._wire))
+            step = Step(fragment.pushes, fragment.samples, self._progress, steps=fragment.steps)
+            if self._is_paced:
+                step = step._replace(pace=pace_of(self._busy_steps, self._busy_s))
+            fragment.link.send(step)
         self._busy_steps, self._busy_s = 0, 0.0
         self._has_samples = fragment.samples > 0
         fragment.steps = fragment.samples = 0
@@ -206,11 +220,33 @@ class ServedFragments(LocalSteps):
         """Take the answers that have come, so that servers may overwrite what they sent."""
         fragment = self._on_its_way
         assert fragment is not None, "one is on its way"
-        while not fragment.is_here and (message := await self._port.poll()) is not None:
+        while self._speaks and not fragment.is_here and (message := await self._port.poll()) is not None:
             self._take_answer(message)
 
     async def _adopt(self, fragment: ServedFragment) -> None:
         """Wait for the answers to a push, and mix in what they bring."""
+        if self._speaks:
+            await self._adopt_answers(fragment)
+        await self._share(fragment)
+        fragment.answers = self._on_its_way = None
+        self.updates += 1
+        if fragment.link.local_steps:
+            self._period = self._period._replace(local_steps=fragment.link.local_steps)
+
+    async def _share(self, *fragments: ServedFragment) -> None:
+        """Share with the other ranks of a team what has changed in these fragments."""
+        if self._team is None:
+            return
+        spans = [span for it in fragments for span in it.spans]
+        steps, cut = await self._team.share(
+            spans, Heard(fragments[0].link.local_steps, self.cut)
+        )
+        for it in fragments:
+            it.link.local_steps = steps
+        if not self._speaks:
+            self._cut = cut
+
+    async def _adopt_answers(self, fragment: ServedFragment) -> None:
         began, answers = self._port.now(), fragment.answers
         assert answers is not None, "it is on its way"
         while not fragment.is_here:
@@ -230,10 +266,6 @@ class ServedFragments(LocalSteps):
             note_anchor(
                 self._events, self._port, pushed, shards, pushed=self._sent, anchor=self._base
             )
-        fragment.answers = self._on_its_way = None
-        self.updates += 1
-        if fragment.link.local_steps:
-            self._period = self._period._replace(local_steps=fragment.link.local_steps)
 
     def _take_answer(self, message: Message) -> None:
         fragment = self._by_shard[message.shard]
@@ -245,6 +277,16 @@ class ServedFragments(LocalSteps):
 
         What has been learnt since a push stays what it is: θ moves along with its anchor.
         """
+        if self._speaks:
+            await self._park()
+        elif self._cut:
+            self._cut = 0
+        await self._share(*self._fragments)
+        if self._owes:
+            self._owes = False
+            await self._push_next()
+
+    async def _park(self) -> None:
         before = self._base.copy()
         self._cut = self.cut  # only some shards have asked
         began = [it.link.send_parks(it.pushes) for it in self._fragments]
@@ -254,9 +296,6 @@ class ServedFragments(LocalSteps):
         np.add(self._theta, np.subtract(self._base, before, out=before), out=self._theta)
         for it, since in zip(self._fragments, began, strict=True):
             it.link.note_parked(it.pushes, since)
-        if self._owes:
-            self._owes = False
-            await self._push_next()
 
     def go_on(self, clock: int) -> None:
         """Resume from a checkpoint, which was made while all were parked."""
@@ -269,6 +308,8 @@ class ServedFragments(LocalSteps):
 
     async def finish(self) -> None:
         """Adopt what is on its way, and push once more what has been learnt since."""
+        while self._team is not None and (step := await self._team.follow()) is not None:
+            await self._add(step)
         self._owes = False  # all that is left goes now
         if self._on_its_way is not None:
             await self._adopt(self._on_its_way)
@@ -284,5 +325,5 @@ class ServedFragments(LocalSteps):
         """Push what has been learnt since, then leave."""
         await self.finish()
         self.note_left(clock)
-        for it in self._fragments:
+        for it in self._fragments if self._speaks else ():
             it.link.send_leaves(it.pushes)

@@ -199,7 +199,7 @@ def summarize(
             Missing(worker, it.rank, it.host, it.pid, total.left.get(worker, 0))
             for worker, it in missing.items()
         ),
-        averages=_averages(config, parameters, plan.largest if plan else largest),
+        averages=_averages(config, parameters, (plan and plan.largest) or largest),
         graph_averages=_on_graph(config, topology, parameters, mean),
         model_cut=cut,
         memory=Memory(*total.memory) if total.memory and config.scheme.sums_gradients else None,

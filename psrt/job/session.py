@@ -13,6 +13,7 @@ whether it did (``Launcher.agree``): a rank that exits alone would leave the oth
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from psrt.checkpoint import from_text, to_text
+from psrt.collective.registry import AUTO
 from psrt.config import TrainConfig
 from psrt.core.arrays import Vector
 from psrt.core.errors import MissingWorkersError, OutputError, line_of
@@ -67,7 +69,12 @@ from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.weakly import weakly
 from psrt.runtime.worker import Worker
 from psrt.transport import drive
+from psrt.transport.port import CONTROL as CONTROL_VALUES
 from psrt.transport.port import Port
+
+
+#: The all-reduce of learners that are on different numbers of hosts.
+_ANYWHERE = "ring"
 
 
 def run_job(
@@ -148,6 +155,8 @@ class _Session:
         with recording:
             roles = self._roles(ports, recording)
             plan = _plan(roles)
+            if self._setup.config.scheme.has_teams:
+                plan = self._plan_of_teams(plan)
             recorded: dict[int, dict[Owner, int]] = {}
             recorded_step = -1
             if setup.resumption is not None:
@@ -212,6 +221,22 @@ class _Session:
                 sharded = None if shard is None else Sharing(shard)
                 ports[rank].choice(algorithm, role_map.n, coded=coded, sharded=sharded)
 
+    def _algorithm_of_teams(self) -> str | None:
+        """Return the all-reduce of all learners if ``auto`` would choose several; collective."""
+        sizes, launcher = (self._setup.plan.n, CONTROL_VALUES), self._launcher
+        mine = {",".join(it.choice(AUTO, n)[0] for n in sizes) for it in self._teams.values()}
+        found = {one for it in launcher.tell_first(" ".join(mine)) for one in it.split()}
+        return launcher.share(_ANYWHERE if len(found) > 1 else "") or None
+
+    def _plan_of_teams(self, plan: ReducePlan | None) -> ReducePlan | None:
+        """Return at the first process, which may have a server, how the learners sum; collective.
+
+        All sum in the same way, see ``_algorithm_of_teams``.
+        """
+        mine = "" if plan is None else json.dumps(plan)
+        found = next(filter(None, self._launcher.tell_first(mine)), None)
+        return plan if found is None else ReducePlan(*json.loads(found))
+
     def _roles(self, ports: Mapping[int, Port], recording: Recording) -> Roles:
         """Broadcast the initial parameters and build the roles of this process."""
         launcher, setup = self._launcher, self._setup
@@ -224,6 +249,9 @@ class _Session:
         if config.replay is not None:
             handed = launcher.hand_out(setup.replay, setup.role_map, setup.cut)
         links = {} if setup.cut is None else launcher.links(setup, setup.cut)
+        of_teams: str | None = None
+        if config.scheme.has_teams and config.allreduce == AUTO:
+            of_teams = self._algorithm_of_teams()
         roles: dict[int, Server | Worker] = {}
         for rank, port in ports.items():
             role_map = port.role_map
@@ -231,7 +259,7 @@ class _Session:
             algorithm, control_algorithm, scripts = handed.get(number, HandedOut())
             if setup.resumption is not None:
                 control_algorithm = setup.resumption.manifest.more.get(CONTROL)
-            if algorithm is not None:
+            if (algorithm := algorithm or of_teams) is not None:
                 config = replace(setup.config, allreduce=algorithm)
             initial = launcher.spread(port, setup.initial, setup.cut)
             shards = role_map.shards_of(port.rank)

@@ -10,7 +10,7 @@ from typing import Any
 from psrt.core.errors import ConfigError
 from psrt.rows.registry import Registry
 from psrt.rows.suggest import did_you_mean
-from psrt.rows.values import AUTO, LARGEST, Kind, Number, read_numbers
+from psrt.rows.values import LARGEST, Kind, Number, read_numbers
 
 #: Characters of a strange value that a message shows.
 _SHOWN = 60
@@ -96,7 +96,7 @@ def accept(name: str, knob: Knob, value: Any) -> Any:
         ("at most", knob.max, operator.le),
         ("below", knob.exclusive_max, operator.lt),
     ):
-        if bound is not None and value != AUTO and not holds(value, bound):
+        if bound is not None and not isinstance(value, str) and not holds(value, bound):
             raise _refusal(name, f"must be {words} {shown(bound)}", value)
     return value
 

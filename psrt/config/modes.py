@@ -543,6 +543,11 @@ class LocalSGD(Mode):
                 f"post-local-epoch {self.post_local_epoch} is not possible with a quorum, a merge "
                 "or merge-weights"
             )
+        if self.has_teams and self.post_local_epoch:
+            raise ConfigError(
+                f"post-local-epoch {self.post_local_epoch} is not possible with learner-ranks "
+                f"{self.learner_ranks}"
+            )
         if self.fragments > self.local_steps:
             raise ConfigError(
                 f"fragments {self.fragments} is more than local-steps {self.local_steps}: at most "

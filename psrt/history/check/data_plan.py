@@ -6,6 +6,7 @@ workers if some have died, is derived independently here.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -74,8 +75,15 @@ class DataPlan:
             members = tuple(it for it in range(workers) if it not in gone)
             self._kinds.append(_Epochs(samples, batch_size, members, workers, deal))
         #: By kind of epoch: the first epoch, the clock at which it begins, and its steps.
+        self._first_worker = 0
         self._firsts, self._clocks = np.array(firsts), np.array(clocks)
         self._steps = np.array([it.steps for it in self._kinds])
+
+    def of(self, first: int) -> DataPlan:
+        """Return the plan of some of the workers, which are counted from the first of them."""
+        found = copy.copy(self)
+        found._first_worker = first
+        return found
 
     def _place(self, clock: Ints) -> tuple[Ints, Ints, Ints]:
         """Return a step's kind of epoch, its epoch, and its number within the epoch."""
@@ -105,7 +113,7 @@ class DataPlan:
         found = np.zeros(len(clock), np.int64)
         for number, epochs in enumerate(self._kinds):
             its = kind == number
-            found[its] = epochs.batch(step[its], worker[its])
+            found[its] = epochs.batch(step[its], worker[its] + self._first_worker)
         return found
 
     def steps_until(self, epochs: float) -> float:

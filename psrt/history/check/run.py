@@ -20,6 +20,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.files import open_regular, read_text
 from psrt.core.progress import PROGRESS, Amount
 from psrt.core.stats import Report, Stats
+from psrt.history.check import teams
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
 from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
@@ -102,6 +103,7 @@ def check(
         ConfigError: if the header cannot be that of a run of psrt.
     """
     case = _Case(contract_of(history.header), history, summary, metrics, crashed, saved_sha256)
+    case.check_parts = history.header.mode.has_teams
     with np.errstate(all="ignore"):  # senseless numbers are reported, not warned of
         case.check()
     return Outcome.of(case.contract, case.findings, case.tables)
@@ -254,6 +256,8 @@ class _Case:
         self.left: list[bool] = []
         #: Whether stages count the staleness of gradients, rather than servers.
         self.by_stages = False
+        #: Whether this is a part of a run; and whether the parts are to be checked.
+        self.is_part = self.check_parts = False
         #: The number of this cell, and the number of cells.
         self.number, self.cells = 0, 1
         #: Time of the last event of a worker or a shard of the job.
@@ -270,6 +274,9 @@ class _Case:
 
     def _check(self) -> None:
         findings = self.findings
+        if self.check_parts:
+            self._check_teams()
+            return
         workers, *shards, finals = self.tables
         check_times(workers, "worker", findings)
         check_times(finals, "shard", findings)
@@ -303,6 +310,38 @@ class _Case:
         else:
             self._check_alone(leave)
 
+    def _check_teams(self) -> None:
+        """Check learners of several ranks, part by part, then what was written of all."""
+        history, findings, ranks = self.history, self.findings, teams.size_of(self.header)
+        for first in range(0, len(history.workers), ranks):
+            part = teams.among(history, first // ranks)
+            plan = self.contract.plan and self.contract.plan.of(first)
+            # Between its steps, the first rank talks to servers, and the others wait for it.
+            contract = dataclasses.replace(contract_of(part.header), plan=plan, ends_late=True)
+            _Case.of_part(contract, part, findings).check()
+        if not findings.none:
+            return
+        part = teams.served(history)
+        case = _Case.of_part(contract_of(part.header), part, findings)
+        case.check()
+        if not findings.none:
+            return
+        self.left = [bool((it["kind"] == Kind.LEAVE).any()) for it in history.workers]
+        if summary := self._check_summary(case.updates):
+            summary.shards(case.found)
+            summary.measured(self._metrics or ())
+            summary.times(self.pieces)
+            summary.sent((self.header, self.tables[0], self.tables[1:-1]))
+        self.gap = case.gap
+        self._check_metrics()
+
+    @classmethod
+    def of_part(cls, contract: Contract, history: History, findings: Findings) -> _Case:
+        """Return the case of a part of a run, of which no file but the history tells."""
+        case = cls(contract, history, None, None, None, None, findings)
+        case.is_part = True
+        return case
+
     def _check_alone(self, leave: Ints) -> None:
         """Check a mode without servers."""
         contract, table, findings = self.contract, self.workers, self.findings
@@ -313,6 +352,8 @@ class _Case:
         check_shared_rates(contract, self.header, table, rounds, ends, findings)
         check_own_rates(contract, self.header, table, findings)
         self.updates = updates = count_updates(table, rounds)
+        if self.is_part:
+            return
         self._check_final(-1, updates, self._last_before_final())
         if summary := self._check_summary(updates):
             summary.updates(updates)
@@ -383,10 +424,11 @@ class _Case:
             check_told_steps(contract, shards, findings)
             check_merges(contract, shards, became, findings)
         if contract.mode.averages:
-            check_local_steps(contract, table, leave, findings)
+            if not self.is_part:  # whose steps are sums, which are checked as such
+                check_local_steps(contract, table, leave, findings)
+                check_own_rates(contract, self.header, table, findings)
             if findings.none:
                 self._check_periods(groups, leave)
-                check_own_rates(contract, self.header, table, findings)
         self.reads = groups[0]
         self.updates, self.died = max(len(shard.updates) for shard in shards), bool(died.any())
         summary = self._check_summary(self.updates)

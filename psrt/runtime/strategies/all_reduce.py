@@ -168,10 +168,10 @@ class AllReduce(Strategy):
         self.counts.waited(reduce=self._reducer.waited)
         return step.clock + 1
 
-    def taken(self, step: Step) -> Step:
-        """Return this rank's last step with the samples and the mean progress of all."""
-        samples, progress = self._reducer.brought
-        return step._replace(samples=samples, progress=progress)
+    @property
+    def samples(self) -> int:
+        """The samples of all workers in the newest step."""
+        return self._reducer.samples
 
     def go_on_at(self, updates: int) -> None:
         """Resume after that many updates."""

@@ -289,11 +289,9 @@ class Reducer:
         return await self.finish(empty=True)
 
     @property
-    def brought(self) -> tuple[int, float]:
-        """The samples of all workers in the newest round, and their mean progress."""
-        control = self._control
-        present = control.present or 1.0
-        return round((control.total or 0.0) * self._full), control.progress / present
+    def samples(self) -> int:
+        """The samples of all workers in the newest round."""
+        return round((self._total or 0.0) * self._full)
 
     def _heed(self) -> None:
         """Take up the sums of the control values; from now on blocks can be updated."""

@@ -36,7 +36,7 @@ class Heard(NamedTuple):
 class Team:
     """One rank's part in the steps of its learner."""
 
-    saved = ("updates",)
+    saved = ("updates", "_clock", "_progress")
 
     def __init__(self, port: Port, inner: AllReduce, spans: Sequence[Span]) -> None:
         """Set up; collective over the ranks of the learner.
@@ -61,6 +61,8 @@ class Team:
         self._sum_of_numbers = port.reduction(numbers, plan.control_algorithm, None)
         #: Steps of this rank, and whether no rank of the learner has one left.
         self._clock, self._is_over = 0, False
+        #: Where it stands, in epochs.
+        self._progress = 0.0
 
     @property
     def updates(self) -> int:
@@ -80,18 +82,20 @@ class Team:
         self._inner.begin(step)
 
     async def step(self, step: Step) -> Step:
-        """Take a step; return it with the samples and the mean progress of all ranks."""
-        self._clock = await self._inner.step(step)
-        await self._port.pause(0.0)  # in virtual time, what the step took there
-        return self._inner.taken(step)
+        """Take a step; return it with the samples of all ranks."""
+        self._clock, self._progress = await self._inner.step(step), step.progress
+        return await self._taken()
 
     async def follow(self) -> Step | None:
         """Take part in a step of the others, when this rank has none left; None if none has."""
         if self._is_over or not await self._inner.follow(self._clock):
             self._is_over = True
             return None
-        await self._port.pause(0.0)
-        return self._inner.taken(Step(self._clock, 0, 0.0))
+        return await self._taken()
+
+    async def _taken(self) -> Step:
+        await self._port.pause(0.0)  # in virtual time, what the step took there
+        return Step(self._clock - 1, self._inner.samples, self._progress)
 
     async def share(self, spans: Sequence[Span], heard: Heard) -> Heard:
         """Give the others the lead's parameters, and what it has heard; return that.

@@ -135,9 +135,11 @@ class Contract:
     def exact_times(self) -> bool:
         """Whether, in virtual time, a worker's next action starts at the event before.
 
-        Not if it encodes and decodes between its steps.
+        Not if it encodes and decodes between its steps, or shares with the other ranks of its
+        learner what it has read, which is no event.
         """
         is_exact = self.simulated and not self.resumed and not self.ends_late
+        is_exact &= not self.mode.has_teams
         return is_exact and not (self.streams and (self.sends_frames or self.codes))
 
     @property

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from psrt.history.check import teams
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
 from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
+from psrt.history.check.data_plan import DataPlan
 from psrt.history.check.elastic import check_forces, without_forces
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
 from psrt.history.check.findings import EventRef, Findings, Outcome
@@ -316,13 +317,11 @@ class _Case:
         for first in range(0, len(history.workers), ranks):
             part = teams.among(history, first // ranks)
             plan = self.contract.plan and self.contract.plan.of(first)
-            # Between its steps, the first rank talks to servers, and the others wait for it.
-            contract = dataclasses.replace(contract_of(part.header), plan=plan, ends_late=True)
-            _Case.of_part(contract, part, findings).check()
+            _Case.of_part(part, findings, plan=plan).check()
         if not findings.none:
             return
         part = teams.served(history)
-        case = _Case.of_part(contract_of(part.header), part, findings)
+        case = _Case.of_part(part, findings)
         case.check()
         if not findings.none:
             return
@@ -336,8 +335,12 @@ class _Case:
         self._check_metrics()
 
     @classmethod
-    def of_part(cls, contract: Contract, history: History, findings: Findings) -> _Case:
-        """Return the case of a part of a run, of which no file but the history tells."""
+    def of_part(cls, history: History, findings: Findings, *, plan: DataPlan | None = None) -> Self:
+        """Return the case of a part of a run, of which no file but the history tells.
+
+        What its workers do takes other times, too: those of what they do in other parts.
+        """
+        contract = dataclasses.replace(contract_of(history.header), plan=plan, ends_late=True)
         case = cls(contract, history, None, None, None, None, findings)
         case.is_part = True
         return case

@@ -279,7 +279,7 @@ def _team(of: Ingredients) -> tuple[Team | None, Updater]:
         events=of.events,
     )
     spans = role_map.spans if config.scheme.streams else (Span(0, role_map.n),)
-    return Team(port, inner, spans), inner.updater
+    return Team(port, inner, spans, outer=of.port), inner.updater
 
 
 def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:

@@ -38,15 +38,16 @@ class Team:
 
     saved = ("updates", "_clock", "_progress")
 
-    def __init__(self, port: Port, inner: AllReduce, spans: Sequence[Span]) -> None:
+    def __init__(self, port: Port, inner: AllReduce, spans: Sequence[Span], *, outer: Port) -> None:
         """Set up; collective over the ranks of the learner.
 
         Args:
             port: of these ranks.
             inner: takes their steps.
             spans: of the parameters, each of which can be shared by itself.
+            outer: this rank's port in the job.
         """
-        self._port, self._inner = port, inner
+        self._port, self._inner, self._outer = port, inner, outer
         #: Whether this rank talks to the servers.
         self.leads = port.rank == 0
         #: (n,) their parameters, and this rank's gradient.
@@ -83,18 +84,20 @@ class Team:
 
     async def step(self, step: Step) -> Step:
         """Take a step; return it with the samples of all ranks."""
+        await self._outer.pause(0.0)  # in virtual time, what this rank still spends there
         self._clock, self._progress = await self._inner.step(step), step.progress
         return await self._taken()
 
     async def follow(self) -> Step | None:
         """Take part in a step of the others, when this rank has none left; None if none has."""
+        await self._outer.pause(0.0)
         if self._is_over or not await self._inner.follow(self._clock):
             self._is_over = True
             return None
         return await self._taken()
 
     async def _taken(self) -> Step:
-        await self._port.pause(0.0)  # in virtual time, what the step took there
+        await self._port.pause(0.0)
         return Step(self._clock - 1, self._inner.samples, self._progress)
 
     async def share(self, spans: Sequence[Span], heard: Heard) -> Heard:
@@ -104,6 +107,7 @@ class Team:
             spans: of the parameters that have changed at the lead.
             heard: by the lead.
         """
+        await self._outer.pause(0.0)
         values = self._numbers
         values[:] = 0.0
         if self.leads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,7 @@ class Hub(Watcher):
         self._failed_at = float("inf")
         #: See ``spare``.
         self._spare: frozenset[int] = frozenset()
+        self._together: Mapping[int, Collection[int]] = {}
         self._survives = False
         #: By epoch, the ranks that are given none of its samples; see ``left_out``.
         self.left_out_so_far: dict[int, frozenset[int]] = {}
@@ -86,19 +87,28 @@ class Hub(Watcher):
         with self._lock:
             self._detector.watch([0, *ranks], time.monotonic())
 
-    def spare(self, ranks: Iterable[int], *, survives: bool = False) -> frozenset[int]:
+    def spare(
+        self,
+        ranks: Iterable[int],
+        *,
+        survives: bool = False,
+        together: Mapping[int, Collection[int]] | None = None,
+    ) -> frozenset[int]:
         """Declare which ranks the others can continue without from now on, if one of these stays.
 
         Args:
             ranks: of those that may stop responding or be stuck.
             survives: whether their processes may end, too; else a launcher, or MPI, ends all ranks
                 when one has died.
+            together: rank → those that can do nothing without it, itself included; None if each
+                is alone.
 
         Returns:
             The ranks that they continue without already.
         """
         with self._lock:
             self._spare, self._survives = frozenset(ranks), survives
+            self._together = together or {}
             return self.vitals.gone
 
     def left_out(self, epoch: int) -> frozenset[int]:
@@ -259,6 +269,7 @@ class Hub(Watcher):
     def _goes_on_without(self, ranks: Iterable[int], are_dead: bool) -> bool:
         """Continue without these ranks if that is possible; return whether it is."""
         with self._lock:
+            ranks = {it for rank in ranks for it in self._together.get(rank, (rank,))}
             gone = self.vitals.gone.union(ranks)
             if 0 in gone or not self.vitals.gone < gone < self._spare:
                 return False

@@ -416,7 +416,12 @@ class MpiLauncher(Launcher):
         if self._survives:
             port.star.collect("")  # after this no rank is in a collective, which a death would end
         if self.first:
-            self._monitor.spare(self._spare, survives=self._survives)
+            role_map = self._role_map
+            together = {
+                rank: [role_map.workers[it] for it in role_map.learner_of(worker)]
+                for worker, rank in enumerate(role_map.workers)
+            }
+            self._monitor.spare(self._spare, survives=self._survives, together=together)
         for role in roles.values():
             HERE.doing, HERE.where = "trains", partial(_position, role)
             with kept_on(port.cores if self._binds_cores else None):

@@ -344,7 +344,8 @@ class VirtualLauncher(Launcher):
         if any(it.kind == "cut" and 0 in ranks for it, ranks in self._stricken):
             struck = {*range(role_map.size)}  # ranks that are cut off from the first one
         workers = (role_map.worker_of(rank) for rank in struck)
-        self.crashes = tuple(sorted({it for it in workers if it is not None}))
+        lost = (role_map.learner_of(it) for it in workers if it is not None)
+        self.crashes = tuple(sorted({it for team in lost for it in team}))
         if setup.codec is not None and not made.framed:
             world.frames = setup.codec.times(made.codecs, made.codec_speed)
         return {rank: world.ports[rank] for rank in (*role_map.server_ranks, *role_map.workers)}
@@ -437,9 +438,14 @@ class VirtualLauncher(Launcher):
         self.on_report(report if self.numerics else report._replace(loss=math.nan))
 
     def _lose(self, rank: int) -> None:
-        worker = self.world.role_map.worker_of(rank)
-        if worker is not None:
-            self.on_crash(worker)
+        world = self.world
+        worker = world.role_map.worker_of(rank)
+        if worker is None:
+            return
+        self.on_crash(worker)
+        # The other ranks of its learner can do nothing without it.
+        for other in world.role_map.learner_of(worker):
+            world.crash(world.role_map.workers[other])
 
     def _miss(self, rank: int) -> None:
         """End the job, as in a real run, if the others cannot continue without a rank.
@@ -454,7 +460,6 @@ class VirtualLauncher(Launcher):
         # responding.
         left = any(it not in world.crashed for it in role_map.workers)
         missable = left and bool(role_map.peers or (role_map.servers and rank))
-        missable &= role_map.learner_ranks == 1
         if self._cut is None and isinstance(role, Worker) and missable:
             self._missed.add(role.number)
             return

@@ -20,7 +20,7 @@ import termios
 import time
 import traceback
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn, TextIO
 
 from mpi4py import MPI
@@ -229,13 +229,20 @@ class Monitor:
         if self.watcher is not None:
             self.watcher.set_timeouts(timeout_s, busy_s, min(_STALL_S, timeout_s / 2))
 
-    def spare(self, ranks: Iterable[int], *, survives: bool = False) -> frozenset[int]:
+    def spare(
+        self,
+        ranks: Iterable[int],
+        *,
+        survives: bool = False,
+        together: Mapping[int, Collection[int]] | None = None,
+    ) -> frozenset[int]:
         """Declare which ranks the others can continue without; see ``Hub.spare``. On rank 0.
 
         Never in a job in which some rank would not learn that another is gone.
         """
         assert self._hub is not None, "rank 0 decides"
-        return self._hub.spare(() if self.unwatched else ranks, survives=survives)
+        spared = () if self.unwatched else ranks
+        return self._hub.spare(spared, survives=survives, together=together)
 
     @property
     def left_out_so_far(self) -> Mapping[int, frozenset[int]]:
@@ -286,6 +293,8 @@ class Monitor:
         sys.stdout.flush()
         watcher = self.watcher
         if self._line is not None and self._line.is_given_up:
+            if self._comm.rank in HERE.dead:  # along with one that it needs
+                leave(status)
             wait_for_the_end()
         if not isinstance(error, JobOverError):
             text = describe(error, self._comm.rank)

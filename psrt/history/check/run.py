@@ -314,7 +314,10 @@ class _Case:
     def _check_teams(self) -> None:
         """Check learners of several ranks, part by part, then what was written of all."""
         history, findings, ranks = self.history, self.findings, teams.size_of(self.header)
+        self.left = [bool((it["kind"] == Kind.LEAVE).any()) for it in history.workers]
         for first in range(0, len(history.workers), ranks):
+            if not all(self.left[first : first + ranks]):
+                continue  # it died in the middle of a sum
             part = teams.among(history, first // ranks)
             plan = self.contract.plan and self.contract.plan.of(first)
             _Case.of_part(part, findings, plan=plan).check()
@@ -325,13 +328,13 @@ class _Case:
         case.check()
         if not findings.none:
             return
-        self.left = [bool((it["kind"] == Kind.LEAVE).any()) for it in history.workers]
+        self.died, self.gap = case.died, case.gap
         if summary := self._check_summary(case.updates):
             summary.shards(case.found)
-            summary.measured(self._metrics or ())
-            summary.times(self.pieces)
-            summary.sent((self.header, self.tables[0], self.tables[1:-1]))
-        self.gap = case.gap
+            summary.measured(self._metrics or (), died=self.died)
+            if not self.died:
+                summary.times(self.pieces)
+                summary.sent((self.header, self.tables[0], self.tables[1:-1]))
         self._check_metrics()
 
     @classmethod

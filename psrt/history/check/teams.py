@@ -42,6 +42,7 @@ def among(history: History, learner: int) -> History:
         spans=(),
         batches=None,
         deal=(),
+        crashes=(),
     )
     found = (_among(history.workers[it], it - workers.start) for it in workers)
     return History(header, tuple(found), (), history.finals[:0])
@@ -73,6 +74,7 @@ def served(history: History) -> History:
         workers=header.workers[::ranks],
         batches=None,
         deal=(),
+        crashes=tuple(sorted({it // ranks for it in header.crashes})),
     )
     full = header.knob("batch_size", 1)
     workers = [_led(it, full) for it in history.workers[::ranks]]

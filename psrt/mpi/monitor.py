@@ -293,8 +293,9 @@ class Monitor:
         sys.stdout.flush()
         watcher = self.watcher
         if self._line is not None and self._line.is_given_up:
-            if self._comm.rank in HERE.dead:  # along with one that it needs
-                leave(status)
+            if self._comm.rank in HERE.dead:
+                # Along with one that it needs: it ends as that one has, which MPI survives.
+                os.kill(self._pid, signal.SIGKILL)
             wait_for_the_end()
         if not isinstance(error, JobOverError):
             text = describe(error, self._comm.rank)

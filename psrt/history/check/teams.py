@@ -43,6 +43,7 @@ def among(history: History, learner: int) -> History:
         batches=None,
         deal=(),
         crashes=(),
+        left_out=(),
     )
     found = (_among(history.workers[it], it - workers.start) for it in workers)
     return History(header, tuple(found), (), history.finals[:0])
@@ -75,6 +76,7 @@ def served(history: History) -> History:
         batches=None,
         deal=(),
         crashes=tuple(sorted({it // ranks for it in header.crashes})),
+        left_out=(),
     )
     full = header.knob("batch_size", 1)
     workers = [_led(it, full) for it in history.workers[::ranks]]

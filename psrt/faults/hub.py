@@ -13,7 +13,7 @@ from psrt.faults.connection import Address, Connection
 from psrt.faults.detector import Detector, Verdict, condition_of
 from psrt.faults.listener import Listener
 from psrt.faults.processes import exit_code, look
-from psrt.faults.roster import Roster
+from psrt.faults.roster import Roster, names
 from psrt.faults.vitals import Vitals
 from psrt.faults.watcher import LAST_S, MISSED, End, Tell, Watcher
 
@@ -260,26 +260,30 @@ class Hub(Watcher):
             self._tell(f"psrt: {verdict.text}\n")
             return
         is_dead = verdict.kind == "dead"
-        if (self._survives or not is_dead) and self._goes_on_without(verdict.ranks, is_dead):
-            self._tell(f"psrt: {verdict.text}; the others continue\n")
-            return
+        if self._survives or not is_dead:
+            lost = self._goes_on_without(verdict.ranks, is_dead)
+            if lost:
+                along = sorted(lost.difference(verdict.ranks))
+                what = f" without {names(self.roster, along)}, too" if along else ""
+                self._tell(f"psrt: {verdict.text}; the others continue{what}\n")
+                return
         status = JobOverError.DIED if is_dead else JobOverError.LATE
         self._finish(End(status, f"psrt: error: {verdict.text}\n"))
 
-    def _goes_on_without(self, ranks: Iterable[int], are_dead: bool) -> bool:
-        """Continue without these ranks if that is possible; return whether it is."""
+    def _goes_on_without(self, ranks: Iterable[int], are_dead: bool) -> set[int]:
+        """Continue without these ranks if possible; return them, and who needs them, or nobody."""
         with self._lock:
             ranks = {it for rank in ranks for it in self._together.get(rank, (rank,))}
             gone = self.vitals.gone.union(ranks)
             if 0 in gone or not self.vitals.gone < gone < self._spare:
-                return False
+                return set()
             self._detector.forget(ranks, time.monotonic())
             if are_dead:
                 self.vitals.dead = self.vitals.dead.union(ranks)
             self.vitals.gone = gone
         self._send({"gone": sorted(gone), "dead": sorted(self.vitals.dead)})
         self._forgive(ranks)
-        return True
+        return ranks
 
     def say(self, to: int | None, words: Any) -> None:
         """Have another process hear something; see ``Watcher.say``."""

@@ -525,8 +525,8 @@ def _work_until(rank: int, done: Callable[[], bool], waiting_for: Callable[[], s
         time.sleep(1e-4)
 
 
-def _bytes_of(*ports: MpiPort) -> list[int]:
-    return [it for port in ports for it in (port.bytes_sent, port.bytes_received)]
+def _bytes_of(*ports: MpiPort) -> tuple[int, ...]:
+    return tuple(it for port in ports for it in (port.bytes_sent, port.bytes_received))
 
 
 def _position(role: Server | Worker) -> str:

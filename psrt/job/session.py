@@ -72,7 +72,6 @@ from psrt.transport import drive
 from psrt.transport.port import CONTROL as CONTROL_VALUES
 from psrt.transport.port import Port
 
-
 #: The all-reduce of learners that are on different numbers of hosts.
 _ANYWHERE = "ring"
 

@@ -154,7 +154,7 @@ class MpiPort:
             self.theta_memory = theta_memory if len(layout.hosts) == 1 else ThetaMemory.OWN
         #: All ranks of the job, and this rank among them.
         self._job = self._comm if job is None else job
-        self._reports = Reports(self._job) if within is None else within._reports
+        self._reports: Reports = Reports(self._job) if within is None else within._reports
         memory = ServedMemory(role_map, self._fabric.numbers_of, self.theta_memory, *longest)
         #: Rank of a worker → the region that is its landing.
         self.landings: Mapping[int, int] = memory.landings

@@ -48,7 +48,8 @@ def policy_for(mode: Mode, workers: int, *, late: float = math.inf, decides: boo
         raise ConfigError(f"mode {mode.name!r} has no servers; those that do: {served}")
     lead, share, backup = mode.lead, mode.share, mode.backup
     if mode.has_teams:
-        policy = policy_for(replace(mode, learner_ranks=1), workers, late=late, decides=decides)
+        alone: Mode = replace(mode, learner_ranks=1)  # type: ignore[call-arg]
+        policy = policy_for(alone, workers, late=late, decides=decides)
         for worker in range(workers):
             if worker % int(mode.learner_ranks):  # the first rank of a learner speaks for it
                 del policy.clock[worker]

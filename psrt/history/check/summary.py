@@ -481,8 +481,9 @@ class SummaryCheck:
         figures.same(worker, "waiting", worker, "worker")
         figures.near(seconds, "waiting", worker, "seconds")
         contract = self._contract
-        causes = _CAUSES[:-1] if contract.shards or contract.mode.mixes else _CAUSES[-1:]
-        causes = _CAUSES if contract.mode.has_teams else causes
+        causes: Sequence[str] = _CAUSES
+        if not contract.mode.has_teams:
+            causes = _CAUSES[:-1] if contract.shards or contract.mode.mixes else _CAUSES[-1:]
         for name in _CAUSES:
             figures.within(
                 0.0, seconds if name in causes else 0.0, "waiting", worker, name, rounded=True

@@ -12,7 +12,7 @@ import dataclasses
 import numpy as np
 
 from psrt.config.modes import MODES
-from psrt.history.check.table import Ints
+from psrt.history.check.table import Bools
 from psrt.history.events import PRESENT, Kind
 from psrt.history.header import Header
 from psrt.history.log import Events
@@ -20,7 +20,7 @@ from psrt.history.reading import History
 
 #: What a learner's ranks record of their steps; everything else is with servers.
 _AMONG = (Kind.STEP, Kind.REDUCE, Kind.REDUCED)
-#: Of a rank that talks to no server, what a run by all-reduce does not have either is refused there.
+#: A run by all-reduce has nothing else, so a rank that talks to no server is refused all else.
 _BY_SUMS = "allreduce:overlap=false"
 
 
@@ -106,7 +106,7 @@ def _led(events: Events, full: int) -> Events:
 def _by_learner(events: Events, ranks: int) -> Events:
     """Return a shard's events with the numbers of learners for those of their first ranks."""
     found = events.copy()
-    known: Ints = found["worker"] >= 0
+    known: Bools = found["worker"] >= 0
     # A rank that is not the first of its learner is nobody that a server knows.
     strange = known & (found["worker"] % ranks != 0)
     found["worker"] = np.where(known, found["worker"] // ranks, found["worker"])

@@ -262,7 +262,7 @@ class TeamAverager(Averager):
 
     saved = ("_own", "local_steps", "cut")
     #: See ``Boundary.cut``.
-    cut: int = 0  # type: ignore[assignment]
+    cut: int = 0
 
     def __init__(
         self,

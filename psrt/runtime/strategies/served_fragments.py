@@ -220,7 +220,9 @@ class ServedFragments(LocalSteps):
         """Take the answers that have come, so that servers may overwrite what they sent."""
         fragment = self._on_its_way
         assert fragment is not None, "one is on its way"
-        while self._speaks and not fragment.is_here and (message := await self._port.poll()) is not None:
+        if not self._speaks:
+            return
+        while not fragment.is_here and (message := await self._port.poll()) is not None:
             self._take_answer(message)
 
     async def _adopt(self, fragment: ServedFragment) -> None:
@@ -238,9 +240,7 @@ class ServedFragments(LocalSteps):
         if self._team is None:
             return
         spans = [span for it in fragments for span in it.spans]
-        steps, cut = await self._team.share(
-            spans, Heard(fragments[0].link.local_steps, self.cut)
-        )
+        steps, cut = await self._team.share(spans, Heard(fragments[0].link.local_steps, self.cut))
         for it in fragments:
             it.link.local_steps = steps
         if not self._speaks:

@@ -131,4 +131,3 @@ class Team:
         await self._port.pause(0.0)
         steps, high, low = map(int, values.tolist())
         return Heard(steps, high * _BASE + low)
-

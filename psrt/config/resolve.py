@@ -34,6 +34,11 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
         ConfigError: if the knobs do not fit each other, the mode or the ranks.
     """
     mode = mode_of(config, ranks)
+    if config.parallel is not None and mode.has_teams:
+        raise ConfigError(
+            f"--mode {mode} is not possible with --parallel {config.parallel}, whose copies have "
+            "several ranks already"
+        )
     try:
         config = _with(config, mode=mode)
     except ConfigError as error:

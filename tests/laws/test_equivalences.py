@@ -148,6 +148,10 @@ ROWS = (
          and job["rate"] == "constant",
          lambda job: learns(job, "local-steps=1,quorum=1,outer=plain,outer.lr=1"), bare,
          bits=False),
+    Same("all ranks in one learner", lambda job: numbers(job) and exact(job) and of_levels(job)
+         and job["mode"] == "allreduce" and job["cut"] == "whole" and job.copies > 1,
+         lambda job: has(job, mode=f"local-sgd:local-steps=3,learner-ranks={job.copies}",
+                         servers=1), lambda job: has(job, overlap=False)),
     Same("how many shards have windows for all", is_free,
          lambda job: learns(job.but(way="2 servers, 2 shards each"), f"{_QUORUM},grace=9"),
          lambda job: learns(job.but(way="1 server"), f"{_QUORUM},grace=9")),

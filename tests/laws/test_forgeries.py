@@ -183,6 +183,8 @@ ON_TRUST = (
         lambda it: it.job["rate"] in ("delay-compensated", "gap-aware")),
     Row("how far momentum moved a span", ("CENTRE.seconds",),
         lambda it: it.job["mode"] == "windows"),
+    Row("the initial parameters of a shard", (f"CENTRE.{FIRST_DIGEST}",),
+        lambda it: it.before["clock"] == 1),
     Row("the most that rounding may change", (
         "RESIDUAL.seconds", "SUM_KEEP.seconds", "DRAW.seconds", "DRAW.weight", "CENTRE.weight")),
     Row("both say how far apart they were", ("MIXED.gap",), lambda it: it.job["mode"] == "pairs"),
@@ -219,6 +221,7 @@ EITHER_FIRST = (
     # What is summed meanwhile.
     {Kind.STEP, Kind.SUM_ENCODE}, {Kind.STEP, Kind.SUM_DECODE},
 )  # fmt: skip
+AMONG_RANKS = (Kind.STEP, Kind.REDUCE, Kind.REDUCED)
 OF_STAGES = {Kind.PASS, Kind.MESSAGE}
 #: Of two chunks of a sum.
 OF_SUMS = {Kind.SUM_ENCODE, Kind.SUM_DECODE}
@@ -228,6 +231,9 @@ TO_WEIGHTS = 4
 
 def why_it_passes(it: Forgery) -> str:
     """Return why a forgery need not be found; "" if it must be."""
+    lost = it.job["mode"] == "teams" and {one // 2 for one in it.told.crashed}
+    if lost and it.kind in AMONG_RANKS and it.before["worker"] // 2 in lost:
+        return "what the ranks of a learner that died did among themselves"
     if it.way == SWAPPED:
         kinds = {Kind(int(one["kind"])) for one in (it.before, it.next)}
         free = kinds in EITHER_FIRST or (kinds == OF_STAGES and not it.is_message_of_pass)

@@ -59,7 +59,7 @@ def has_servers(job):
 def is_bound(job):
     """Whether it cannot go on with other workers: each has something of its own, or parts."""
     return (
-        job["mode"] in MIXED
+        job["mode"] in (*MIXED, "teams")
         or job["cut"] in SPLIT
         or (job["mode"] != "allreduce" and not job.served)
         or (not job.served and job.codec != "none")

@@ -64,6 +64,7 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
         "learners": {"mode": "local-sgd:local-steps=3,quorum=2"},
         "windows": {"mode": f"{_WINDOW},outer=delayed-nesterov,outer.period=2"},
         "fragments": {"mode": "local-sgd:local-steps=4,fragments=2,sync-delay=1,quorum=2"},
+        "teams": {"mode": "local-sgd:local-steps=3,quorum=2,learner-ranks=2"},
         "easgd": {"mode": "easgd:local-steps=2"},
         "easgd, asynchronous": {"mode": "easgd:local-steps=2,asynchronous=true"},
         "gossip": {"mode": "gossip"},
@@ -143,7 +144,7 @@ FACTORS: Final[Mapping[str, Mapping[str, Knobs]]] = {
 }  # fmt: skip
 
 #: That servers merge as soon as a quorum has come.
-LEARNERS: Final = ("learners", "windows", "fragments")
+LEARNERS: Final = ("learners", "windows", "fragments", "teams")
 SERVED: Final = (
     "sync", "backup", "async", "ssp", "softsync", "easgd", "easgd, asynchronous", *LEARNERS,
 )  # fmt: skip
@@ -178,7 +179,7 @@ def _way_of(mode: str, way: str) -> bool:
         return mode in (*SERVED, *AVERAGED) and (mode != "fragments" or "shards" not in way)
     if way.startswith("graph"):
         return mode in MIXED
-    return way == "nothing" or mode in SUMMED
+    return way == "nothing" or mode in (*SUMMED, "teams")
 
 
 RULES: Final[Sequence[Rule]] = (
@@ -267,7 +268,7 @@ class Job:
     @property
     def workers(self) -> int:
         """The number of ranks that compute."""
-        return self.copies * (2 if self["cut"] in SPLIT else 1)
+        return self.copies * (2 if self["cut"] in SPLIT or self["mode"] == "teams" else 1)
 
     @property
     def hosts(self) -> tuple[int, ...]:

@@ -383,7 +383,7 @@ class Reference:
             return self.served()
         if mode in ("serial", "sync", "allreduce"):
             return self.summed()
-        if mode == "local-sgd" and config.get("quorum") is not None:
+        if mode == "local-sgd" and (config.get("quorum") or (config.get("learner_ranks") or 1) > 1):
             return self.merged()
         if mode == "local-sgd":
             return self.eager() if config["eager"] else self.averaged()
@@ -702,6 +702,7 @@ class Reference:
         config, updates, reads, parts = self.config, self._updates(), self._reads(), self.parts()
         count, period, delay = len(parts), config["local_steps"], config["sync_delay"] or 0
         mixing = _or(config.get("mixing"), 0.5) if delay else 0.0
+        ranks = config.get("learner_ranks") or 1
         held = [[self.start[slice(*it)]] for it in self.spans]  # by shard and version
         outer = [Outer(config) for _ in self.spans]
         rules = [StalenessRule({**config, "lr": it.lr}) for it in outer]
@@ -710,7 +711,7 @@ class Reference:
 
         def learner(i: int) -> Iterator[None]:
             """Train; yield as long as a version that is needed is not made."""
-            step, x, base = self.local()[i], self.start.copy(), self.start.copy()
+            step, x, base = Optimizer(config), self.start.copy(), self.start.copy()
             clock, since, samples = [0] * count, [0] * count, [0] * count
             turn, flight = 0, -1
 
@@ -733,10 +734,13 @@ class Reference:
                     keep = mixing if since[f] else 0.0
                     x[at], base[at] = keep * x[at] + (1 - keep) * new, new
 
-            for at, batch in enumerate(self.batches[i]):
-                x = step(x, batch).copy()
+            for at, row in enumerate(zip(*self.batches[i : i + ranks], strict=True)):
+                taken = sum(it.samples for it in row)
+                if taken:  # the mean over the samples of all ranks of a learner
+                    terms = [it.samples * self.network.gradient(x, it) for it in row if it.samples]
+                    x = step(x, np.sum(terms, axis=0) / taken, row[0].progress).copy()
                 since = [it + 1 for it in since]
-                samples = [it + batch.samples for it in samples]
+                samples = [it + taken for it in samples]
                 if flight >= 0 and since[flight] >= delay:
                     yield from adopt()
                 # Fragment f after the step ⌈(f + 1)·H/F⌉ of a period.
@@ -790,7 +794,7 @@ class Reference:
             rules[s].learn(now, after, outer[s].lr)
             return after
 
-        learners = [learner(i) for i in range(self.size)]
+        learners = [learner(i) for i in range(0, self.size, ranks)]
         moved = True
         while moved:
             before = len(learnt), sum(map(len, held))

@@ -27,7 +27,7 @@ from psrt.history.check.contract import Contract, contract_of
 from psrt.history.check.data_plan import DataPlan
 from psrt.history.check.elastic import check_forces, without_forces
 from psrt.history.check.exchange import check_delivery, check_durations, check_replies
-from psrt.history.check.findings import EventRef, Findings, Outcome
+from psrt.history.check.findings import MEMBERSHIP, EventRef, Findings, Outcome
 from psrt.history.check.fragments import check_averaging
 from psrt.history.check.frames import check_frames, frames_of, without_frames
 from psrt.history.check.gossip import check_gossip
@@ -328,6 +328,17 @@ class _Case:
         case.check()
         if not findings.none:
             return
+        # The ranks of a learner count its averages together.
+        leaves = self.workers.where(Kind.LEAVE)
+        clock, worker = self.workers["clock"][leaves], self.workers["worker"][leaves]
+        first = np.searchsorted(worker, worker - worker % ranks)
+        findings.on(self.workers, leaves).require_equal(
+            MEMBERSHIP,
+            clock,
+            clock[first],
+            "worker {worker} leaves at clock {said}, the first of its learner at {due}",
+            because=[leaves[first]],
+        )
         self.died, self.gap = case.died, case.gap
         if summary := self._check_summary(case.updates):
             summary.shards(case.found)

@@ -73,6 +73,14 @@ ON_TRUST: Final = (
         EVENTS, ("SUM_ENCODE.digests",), "a digest that no other worker has",
         "if a schedule adds what a codec makes",
     ),
+    Trusted(
+        EVENTS, ("CENTRE.digests",), "the digest of the initial parameters of a shard",
+        "where servers merge",
+    ),
+    Trusted(
+        EVENTS, ("STEP.samples", "REDUCE.weight", "REDUCED.weight"),
+        "steps that the ranks of a learner took together", "if it died",
+    ),
     Trusted(EVENTS, ("LEFT.flag",), "whether it was missed or left by itself", "of dead workers"),
     Trusted(
         EVENTS, ("PARK.step",), "the step of a checkpoint",
@@ -97,7 +105,7 @@ ON_TRUST: Final = (
         ("bytes_sent", "bytes_received"),
         "at least those of the last line of the metrics: no event has a message; known for pushes, "
         "replies, frames of servers, fragments and averages with neighbours",
-        "with sums over all workers",
+        "with sums over workers",
     ),
     Trusted(
         SUMMARY,

@@ -36,7 +36,7 @@ class Heard(NamedTuple):
 class Team:
     """One rank's part in the steps of its learner."""
 
-    saved = ("updates", "_clock", "_progress")
+    saved = ("updates", "_clock", "_progress", "_is_over")
 
     def __init__(self, port: Port, inner: AllReduce, spans: Sequence[Span], *, outer: Port) -> None:
         """Set up; collective over the ranks of the learner.

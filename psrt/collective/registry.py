@@ -211,6 +211,8 @@ ONE_SHOT_BYTES = 8192
 PLUS = "node+"
 #: The MPI library's own all-reduce.
 LIBRARY = "mpi"
+#: The schedule that groups of ranks share of which some are on one host and others are not.
+ANYWHERE = "ring"
 
 
 class AllReduces(Collection[str]):

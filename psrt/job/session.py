@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from psrt.checkpoint import from_text, to_text
-from psrt.collective.registry import AUTO
+from psrt.collective.registry import ANYWHERE, AUTO
 from psrt.config import TrainConfig
 from psrt.core.arrays import Vector
 from psrt.core.errors import MissingWorkersError, OutputError, line_of
@@ -71,9 +71,6 @@ from psrt.runtime.worker import Worker
 from psrt.transport import drive
 from psrt.transport.port import CONTROL as CONTROL_VALUES
 from psrt.transport.port import Port
-
-#: The all-reduce of learners that are on different numbers of hosts.
-_ANYWHERE = "ring"
 
 
 def run_job(
@@ -225,7 +222,7 @@ class _Session:
         sizes, launcher = (self._setup.plan.n, CONTROL_VALUES), self._launcher
         mine = {",".join(it.choice(AUTO, n)[0] for n in sizes) for it in self._teams.values()}
         found = {one for it in launcher.tell_first(" ".join(mine)) for one in it.split()}
-        return launcher.share(_ANYWHERE if len(found) > 1 else "") or None
+        return launcher.share(ANYWHERE if len(found) > 1 else "") or None
 
     def _plan_of_teams(self, plan: ReducePlan | None) -> ReducePlan | None:
         """Return at the first process, which may have a server, how the learners sum; collective.

@@ -445,7 +445,8 @@ class VirtualLauncher(Launcher):
         self.on_crash(worker)
         # The other ranks of its learner can do nothing without it.
         for other in world.role_map.learner_of(worker):
-            world.crash(world.role_map.workers[other])
+            if (needs := world.role_map.workers[other]) not in world.crashed:
+                world.crash(needs)
 
     def _miss(self, rank: int) -> None:
         """End the job, as in a real run, if the others cannot continue without a rank.

@@ -135,8 +135,8 @@ class Contract:
     def exact_times(self) -> bool:
         """Whether, in virtual time, a worker's next action starts at the event before.
 
-        Not if it encodes and decodes between its steps, or shares with the other ranks of its
-        learner what it has read, which is no event.
+        Not if it encodes and decodes between its steps, or shares what it has read with the other
+        ranks of its learner: no event tells of that.
         """
         is_exact = self.simulated and not self.resumed and not self.ends_late
         is_exact &= not self.mode.has_teams

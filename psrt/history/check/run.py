@@ -331,13 +331,13 @@ class _Case:
         # The ranks of a learner count its averages together.
         leaves = self.workers.where(Kind.LEAVE)
         clock, worker = self.workers["clock"][leaves], self.workers["worker"][leaves]
-        first = np.searchsorted(worker, worker - worker % ranks)
+        leads = np.searchsorted(worker, worker - worker % ranks)
         findings.on(self.workers, leaves).require_equal(
             MEMBERSHIP,
             clock,
-            clock[first],
+            clock[leads],
             "worker {worker} leaves at clock {said}, the first of its learner at {due}",
-            because=[leaves[first]],
+            because=[leaves[leads]],
         )
         self.died, self.gap = case.died, case.gap
         if summary := self._check_summary(case.updates):

@@ -83,8 +83,8 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
 NO_EFFECT = [
     ("--staleness-rate inverse", "--mode sync", "with --mode sync",
      "--mode async, ssp or softsync"),
-    *((it, "--mode local-sgd --servers 1", "with --servers 1", "--servers 0") for it in (
-        "--allreduce ring", "--check-every 5", "--machine-costs a.json")),
+    *((it, "--mode local-sgd --servers 1", "with --servers 1 and --mode local-sgd", "--servers 0")
+      for it in ("--allreduce ring", "--check-every 5", "--machine-costs a.json")),
     ("--machine-costs a.json", "--mode allreduce --allreduce ring", "with --allreduce ring",
      "--allreduce auto"),
 ]  # fmt: skip

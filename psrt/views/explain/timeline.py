@@ -6,6 +6,8 @@ A small job of the real roles is recorded in virtual time; nothing here depends 
 - Between two steps it *waits*: in a mode with servers from its push until the last reply. A server
   replies as soon as the policy allows, so the last message that it received released the reply.
   Until that message was sent, the worker waited for its sender; after that, for messages.
+- The ranks of a learner wait in each step for the last of them, and then for what the first one
+  reads from servers.
 - Where a merge has a quorum, those in it also wait until its *window* for more is over.
 - Without servers all workers wait in a sum for the last one to join it, and then for messages.
 - In streaming local SGD several sums are in flight at a time. A worker that computes forwards
@@ -187,6 +189,12 @@ class _Lines:
 
     def _waits(self, worker: int, step: int, stop: int, resumed: int) -> Iterator[_Wait]:
         """Yield what a worker waits for after a step that ends at ``stop``."""
+        team = [it for it in self._team(worker) if len(self._busy[it]) > step]
+        last = max(team, key=lambda it: self._busy[it][step][1])
+        if last != worker and self._busy[last][step][1] > stop:  # for the gradients of its learner
+            until = self._busy[last][step][1]
+            yield from self._wait(worker, stop, until, _Release(last, until))
+            stop = until
         for it in self.sums[worker] if self.sums else ():
             taken = nanoseconds(it.taken)
             if stop < taken <= resumed + _NOTHING_NS:
@@ -215,10 +223,16 @@ class _Lines:
         if stop > start:
             yield start, stop, MESSAGES, worker
 
+    def _team(self, worker: int) -> range:
+        """Return the ranks of a worker's learner, of which the first talks to servers."""
+        ranks = int(self._job.config.scheme.learner_ranks)
+        return range(worker - worker % ranks, worker - worker % ranks + ranks)
+
     def _cause(self, worker: int, stop: int, step: int, resumed: int) -> _Release:
         """Return what a worker waited for after a step."""
         if self._answers is not None:
-            found = [it for it in self._answers[worker] if stop < it[0] <= resumed + _NOTHING_NS]
+            answers = self._answers[self._team(worker)[0]]
+            found = [it for it in answers if stop < it[0] <= resumed + _NOTHING_NS]
             # Several shards are read together: the step waited for the last of them.
             last_of = max(found, key=lambda it: (it[0], it[1].sent), default=None)
             return last_of[1] if last_of else _Release(worker, 0)

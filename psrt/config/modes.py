@@ -489,16 +489,15 @@ class LocalSGD(Mode):
                 f"--mode {self}: {plural(workers, 'worker')} cannot be divided into learners of "
                 f"{ranks} ranks"
             )
-        workers //= ranks
+        workers, who = workers // ranks, "learners" if self.has_teams else "workers"
         if resumes and self.quorum is not None and self.quorum >= workers:
             return self  # a merge needs those that are left
         quorum = workers if self.quorum is None else self.quorum
         if quorum > workers:
-            who = "learners" if self.has_teams else "workers"
             raise ConfigError(f"--mode {self} needs at least {quorum} {who}, got {workers}")
         if self.merge is not None and self.merge.least > quorum:
             raise ConfigError(
-                f"--mode {self}: merge {self.merge} needs at least {self.merge.least} workers in a "
+                f"--mode {self}: merge {self.merge} needs at least {self.merge.least} {who} in a "
                 f"merge, which waits for {quorum}"
             )
         if not servers and (self.grace is not None or self.dynamic):
@@ -519,7 +518,7 @@ class LocalSGD(Mode):
             if given:
                 raise ConfigError(
                     f"--mode {self}: {name} has no effect where a merge waits for all {workers} "
-                    "workers; give a smaller quorum"
+                    f"{who}; give a smaller quorum"
                 )
         return replace(self, quorum=workers if servers and self.streams else None)
 

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 #: The value that leaves a choice to psrt.
@@ -161,24 +162,21 @@ def _read_bytes(text: str) -> int:
     return int(value)
 
 
-def _read_whole_or_auto(text: str) -> int | str:
-    return AUTO if text == AUTO else _or_auto(_read_whole, text)
+def _whole_or(word: str) -> Kind:
+    """Return the kind of a whole number, or of a word instead."""
+
+    def of(accept: Callable[[Any], int], value: Any) -> int | str:
+        try:
+            return word if value == word else accept(value)
+        except ValueError as error:
+            # For a number that is too large, the word would be no help.
+            text = str(error)
+            raise ValueError(f"{text} or {word}" if text == _NOT_WHOLE else text) from None
+
+    return Kind("N", partial(of, _read_whole), partial(of, _accept_whole), _write_whole_or_word)
 
 
-def _accept_whole_or_auto(value: Any) -> int | str:
-    return AUTO if value == AUTO else _or_auto(_accept_whole, value)
-
-
-def _or_auto(kind: Callable[[Any], int], value: Any) -> int:
-    try:
-        return kind(value)
-    except ValueError as error:
-        # For a number that is too large, auto would be no help.
-        text = str(error)
-        raise ValueError(f"{text} or {AUTO}" if text == _NOT_WHOLE else text) from None
-
-
-def _write_whole_or_auto(value: int | str) -> str:
+def _write_whole_or_word(value: int | str) -> str:
     return write_text(value) if isinstance(value, str) else str(value)
 
 
@@ -223,16 +221,11 @@ def seconds_of(interval: int | str | None) -> float | None:
 
 WHOLE = Kind("N", _read_whole, _accept_whole, str)
 #: A whole number, or ``host``: as many as each host has.
-WHOLE_OR_HOST = Kind(
-    "N",
-    lambda text: HOST if text == HOST else _read_whole(text),
-    lambda value: HOST if value == HOST else _accept_whole(value),
-    _write_whole_or_auto,
-)
+WHOLE_OR_HOST = _whole_or(HOST)
 #: A number of steps, of seconds as in ``30s``, or ``auto``, which leaves it to psrt.
-INTERVAL = Kind("N|Ns", _accept_interval, _accept_interval, _write_whole_or_auto)
+INTERVAL = Kind("N|Ns", _accept_interval, _accept_interval, _write_whole_or_word)
 #: A whole number, or ``auto``, which leaves it to psrt.
-WHOLE_OR_AUTO = Kind("N", _read_whole_or_auto, _accept_whole_or_auto, _write_whole_or_auto)
+WHOLE_OR_AUTO = _whole_or(AUTO)
 REAL = Kind("X", _read_real, _accept_real, repr)
 #: A real number, or ``auto``, which leaves it to psrt.
 REAL_OR_AUTO = Kind("X", _read_real_or_auto, _accept_real_or_auto, _write_real_or_auto)

@@ -266,7 +266,8 @@ class VirtualLauncher(Launcher):
         by_host = config.scheme.variant == BY_HOST
         if config.replay is not None and (by_host or (is_cut and not hosts)):
             header = recorded_header(config.replay)
-            if by_host or (len(header.hosts) == ranks and not by_hosts(header.algorithm)):
+            sums_apart = config.scheme.has_teams or not by_hosts(header.algorithm)
+            if by_host or (len(header.hosts) == ranks and sums_apart):
                 return header.hosts
         if hosts and not (config.scheme.mixes or is_cut):
             raise ConfigError(

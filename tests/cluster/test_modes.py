@@ -148,6 +148,20 @@ def test_the_bits_are_those_of_one_host(hosts, bits, vendor, ranks, flags):
         assert one["cut_bytes_sent"] == other["cut_bytes_sent"]
 
 
+@pytest.mark.exhaustive
+def test_a_learner_on_each_host(train, bits, capsys, vendor):
+    flags = [*JOB, "--servers", 1, "--mode"]
+    mode = "local-sgd:local-steps=3,learner-ranks="
+    run = train(f"{vendor}-learners", vendor, (3, 2, 2), *flags, f"{mode}host")
+    alone = train(f"{vendor}-learners-alone", vendor, (7,), *flags, f"{mode}2")
+    assert bits(run) == bits(alone)
+    assert json.loads((run / SUMMARY).read_text())["allreduce"] == "node"
+    outcome = check_run(run)
+    assert outcome.ok, outcome.lines()
+    assert simulate(["--replay", str(run)]) == 0
+    assert "the same parameters to the bit" in capsys.readouterr().out
+
+
 #: 1.2 MB of parameters: eight shards are longer than what may be unanswered at a time.
 STREAMED = [
     "--mode", "sync", "--dataset", "synthetic:600x64x4", "--hidden", "512,512",

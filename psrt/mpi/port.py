@@ -253,6 +253,9 @@ class MpiPort:
         finally:
             HERE.doing = before
 
+    async def catch_up(self) -> None:
+        """Do nothing: real time has passed."""
+
     async def pause(self, seconds: float) -> None:
         """Sleep, without counting as busy."""
         HERE.paused = True

@@ -328,6 +328,9 @@ class Port(Protocol):
         Like ``compute`` it may take longer than the deadline of the ranks that wait for this one.
         """
 
+    async def catch_up(self) -> None:
+        """Let the time pass that this port has already spent; only virtual time has to be let."""
+
     async def pause(self, seconds: float) -> None:
         """Do nothing for ``seconds``."""
 

@@ -126,6 +126,9 @@ class SoloPort:
         """Run ``work(*args)``."""
         return work(*args)
 
+    async def catch_up(self) -> None:
+        """Do nothing: real time has passed."""
+
     async def pause(self, seconds: float) -> None:
         """Sleep."""
         time.sleep(seconds)

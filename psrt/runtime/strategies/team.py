@@ -84,20 +84,20 @@ class Team:
 
     async def step(self, step: Step) -> Step:
         """Take a step; return it with the samples of all ranks."""
-        await self._outer.pause(0.0)  # in virtual time, what this rank still spends there
+        await self._outer.catch_up()  # in virtual time, what this rank still spends there
         self._clock, self._progress = await self._inner.step(step), step.progress
         return await self._taken()
 
     async def follow(self) -> Step | None:
         """Take part in a step of the others, when this rank has none left; None if none has."""
-        await self._outer.pause(0.0)
+        await self._outer.catch_up()
         if self._is_over or not await self._inner.follow(self._clock):
             self._is_over = True
             return None
         return await self._taken()
 
     async def _taken(self) -> Step:
-        await self._port.pause(0.0)
+        await self._port.catch_up()
         return Step(self._clock - 1, self._inner.samples, self._progress)
 
     async def share(self, spans: Sequence[Span], heard: Heard) -> Heard:
@@ -107,7 +107,7 @@ class Team:
             spans: of the parameters that have changed at the lead.
             heard: by the lead.
         """
-        await self._outer.pause(0.0)
+        await self._outer.catch_up()
         values = self._numbers
         values[:] = 0.0
         if self.leads:
@@ -128,6 +128,6 @@ class Team:
             await self._sums[span].finish()
             if self.gradient.size:
                 np.copyto(span.of(self.theta), span.of(self.gradient))
-        await self._port.pause(0.0)
+        await self._port.catch_up()
         steps, high, low = map(int, values.tolist())
         return Heard(steps, high * _BASE + low)

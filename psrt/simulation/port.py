@@ -250,10 +250,20 @@ class VirtualPort(CollectivePort):
                 span = self.role_map.spans[message.shard]
                 there = span.of(world.ports[channel.source].gradient)
                 np.copyto(self.payload(message.shard, message.worker), there)
+            elif type(message) is Params:
+                # As early as MPI may, so while this rank computes.
+                self._land(channel, message, region)
         self._inbox.append(mail)
         if self.waiting:
             self.waiting = False
             world.resume(self.rank)
+
+    def _land(self, channel: Channel, params: Params, region: int) -> None:
+        """Copy the parameters of a reply to where they land."""
+        if region != FRAMED:
+            versions = self.world.ports[channel.source].versions[params.shard]
+            landing = self.theta if self._landing is None else self._landing
+            np.copyto(self.role_map.spans[params.shard].of(landing), versions[region])
 
     def in_flight(self, to: int, shard: int) -> bool:
         """Return whether the last payload of a shard sent to ``to`` may still be in use there."""
@@ -292,11 +302,8 @@ class VirtualPort(CollectivePort):
             message = self.leave_of(message.shard, message.worker) or message
         else:
             world = self.world
-            if type(message) is Params and world.numerics and region != FRAMED:
-                span = self.role_map.spans[message.shard]
-                versions = world.ports[channel.source].versions[message.shard]
-                landing = self.theta if self._landing is None else self._landing
-                np.copyto(span.of(landing), versions[region])
+            if type(message) is Params and world.numerics and world.shared_memory:
+                self._land(channel, message, region)
             elif type(message) is Mix:
                 self._take(message, region)
             channel.unread -= 1

@@ -19,9 +19,11 @@ from psrt.simulation.cost_flags import VirtualCosts
 from support.jobs import (
     FACTORS,
     JOBS,
+    LEARNERS,
     MIXED,
     SHARDS,
     SPLIT,
+    STALE,
     SUMMED,
     Job,
     plain,
@@ -270,3 +272,14 @@ def test_merges_of_one_local_step_are_async_at_any_rate_of_staleness(rate, tmp_p
         for mode in ("async", f"local-sgd:{step}")
     )
     np.testing.assert_allclose(one.theta, other.theta, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("mode", [*STALE, "easgd, asynchronous", *LEARNERS])
+def test_parameters_may_land_while_a_worker_computes(mode, tmp_path):
+    """Between hosts they land when they arrive, in the memory of a host when they are received."""
+    job = plain(mode=mode, copies="5", way="2 servers")
+    one, other = (
+        apart(job, FACTORS["mode"][mode]["mode"], tmp_path / name, shared_memory=name == "host")
+        for name in ("host", "hosts")
+    )
+    assert one.theta.tobytes() == other.theta.tobytes()

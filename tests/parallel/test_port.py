@@ -102,6 +102,30 @@ def test_a_frame_that_is_longer_than_any_can_be_is_refused(comm, open_port):
 
 
 @pytest.mark.mpi(min_size=2)
+def test_parameters_land_while_a_worker_waits_for_something_else(comm, open_port):
+    """From another host, in any call of MPI; what the worker computes with stays as it is."""
+    port = open_port(1)
+
+    async def worker():
+        landing = port.land_apart()
+        port.send(0, Push(comm.rank - 1, 0, 0, 1, 0.0), GRADIENT)
+        if isinstance(port._links.by_shard[0][0], RemoteLink):
+            await port.until(lambda: landing[-1] == 1, lambda: "parameters to land")
+        await port.receive()
+        np.testing.assert_array_equal(landing, 1)
+        np.testing.assert_array_equal(port.theta, 0)
+
+    async def server():
+        port.versions[0][0][:] = 1
+        for _ in port.role_map.workers:
+            push = await port.receive()
+            port.send(push.worker + 1, Params(0, 0, 1, 0), 0)
+
+    drive(server() if comm.rank == 0 else worker())
+    port.meet()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_a_message_without_payload_leaves_the_last_one_in_place(comm, open_port):
     port = open_port(1)
 

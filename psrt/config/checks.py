@@ -257,13 +257,6 @@ def _check_surviving(config: TrainConfig) -> None:
     """Check what goes with workers that may die."""
     if not config.survive:
         return
-    if config.mode is not None and config.scheme.sync_delay and config.servers:
-        # By Open MPI's ULFM an answer from another host was at times taken before its parameters
-        # had come, where the worker had computed since its push.
-        raise ConfigError(
-            f"--survive is not possible with --mode {config.scheme} and --servers "
-            f"{config.servers}: answers from other hosts may be incomplete; leave out sync-delay"
-        )
     if config.parallel is not None:
         raise ConfigError(
             f"--survive is not possible with --parallel {config.parallel}: the parts of a copy "

@@ -186,6 +186,7 @@ def job(launch, open_mpi):
         also(4, "ssp", 1, {0: LATE, 1: LATE}, ("messages", "shards")),
         also(4, "softsync", 1, {2: AMID}, ()),
         also(5, "local-sgd", 2, {1: AMID, 2: AMID}, ()),
+        also(5, "local-sgd:quorum=2,sync-delay=4", 1, {1: AMID}, ("messages",)),
         also(4, "easgd:asynchronous=true", 1, {1: AMID}, ("messages",)),
         also(4, "sync", 1, {2: AMID}, ("last",)),
         also(4, "async", 1, {1: 470}, ("uneven",)),  # when the others are done

@@ -455,6 +455,11 @@ class LocalSGD(Mode):
     # fmt: on
 
     @property
+    def variants(self) -> tuple[Self]:
+        """Itself with a quorum, which has other knobs of the run."""
+        return (replace(self, quorum=2),)
+
+    @property
     def uses(self) -> tuple[str, ...]:
         """A rate by staleness, too, where there is any."""
         return (*_SUMMED, *_SERVED, *([] if self.rounds else [_RATE]))

@@ -111,7 +111,10 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
 
 
 class Chosen(Collection[str], Generic[NamedT]):
-    """The names of some rows of a registry; it contains any row for which the condition holds."""
+    """The names of some rows of a registry; it contains any row for which the condition holds.
+
+    Where it only holds with another knob, that is part of the name: ``local-sgd:quorum=2``.
+    """
 
     def __init__(self, registry: Registry[NamedT], holds: Callable[[NamedT], bool]) -> None:
         self._registry, self._holds = registry, holds
@@ -121,12 +124,20 @@ class Chosen(Collection[str], Generic[NamedT]):
         return isinstance(row, self._registry.base) and self._holds(row)
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, row in self._registry.items() if self._holds(row))
+        return self._names(self._registry)
 
     @property
     def own(self) -> tuple[str, ...]:
         """Names of psrt's rows, and of other packages' as far as they were looked up."""
-        return tuple(name for name in self._registry.own if self._holds(self._registry[name]))
+        return tuple(self._names(self._registry.own))
+
+    def _names(self, names: Iterable[str]) -> Iterator[str]:
+        for name in names:
+            row = self._registry[name]
+            if self._holds(row):
+                yield name
+            else:
+                yield from (str(it) for it in getattr(row, "variants", ()) if self._holds(it))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

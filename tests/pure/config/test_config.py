@@ -82,7 +82,7 @@ def test_a_knob_has_a_meaning_exactly_where_it_belongs(name, field, value):
 #: A flag, those before it, among what it has no effect, and where it has one.
 NO_EFFECT = [
     ("--staleness-rate inverse", "--mode sync", "with --mode sync",
-     "--mode async, ssp or softsync"),
+     "--mode async, ssp, softsync or local-sgd:quorum=2"),
     *((it, "--mode local-sgd --servers 1", "with --servers 1 and --mode local-sgd", "--servers 0")
       for it in ("--allreduce ring", "--check-every 5", "--machine-costs a.json")),
     ("--machine-costs a.json", "--mode allreduce --allreduce ring", "with --allreduce ring",

@@ -502,7 +502,7 @@ class LocalSGD(Mode):
             raise ConfigError(f"--mode {self} needs at least {quorum} {who}, got {workers}")
         if self.merge is not None and self.merge.least > quorum:
             raise ConfigError(
-                f"--mode {self}: merge {self.merge} needs at least {self.merge.least} {who} in a "
+                f"--mode {self}: {self._merge} needs at least {self.merge.least} {who} in a "
                 f"merge, which waits for {quorum}"
             )
         if not servers and (self.grace is not None or self.dynamic):
@@ -527,11 +527,15 @@ class LocalSGD(Mode):
                 )
         return replace(self, quorum=workers if servers and self.streams else None)
 
+    @property
+    def _merge(self) -> str:
+        return ",".join(f"{name}={it}" for name, it in self.typed("merge").items())
+
     def check(self) -> None:
         """Check what must fit into a period, and knobs that need another knob."""
         if self.merge is not None and not self.merge.weighs and self.merge_weights is not None:
             raise ConfigError(
-                f"merge-weights {self.merge_weights} has no effect with merge {self.merge}, which "
+                f"merge-weights {self.merge_weights} has no effect with {self._merge}, which "
                 "gives all the same"
             )
         if self.grace == AUTO and not self.sync_delay:

@@ -94,6 +94,14 @@ class Row:
         words = ",".join(f"{name}={it}" for name, it in _words(self, of))
         return f"{self.name}:{words}" if words else self.name
 
+    def typed(self, *names: str) -> dict[str, str]:
+        """Return those of some knobs that are not at their defaults, as one types them.
+
+        The knobs of one that is a row follow it: ``outer`` and ``outer.lr``.
+        """
+        words = _words(self, lambda row: row.given)
+        return {it: value for it, value in words if it.partition(".")[0] in map(dashed, names)}
+
     def made(self, *arguments: Any, **named: Any) -> Any:
         """Return an object of its class, see ``home``."""
         module, _, name = self.home.partition(":")

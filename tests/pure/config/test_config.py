@@ -117,8 +117,8 @@ def test_a_knob_without_effect_is_refused_and_where_it_has_one_is_told(flag, giv
      "--check-every 5 has no effect with --mode local-sgd:fragments=2; it has one with other knobs "
      "of local-sgd"),
     *(({"mode": f"local-sgd:quorum=2,{it}"}, f"mode local-sgd: {line}") for it, line in (
-        ("merge=median,merge-weights=samples", "merge-weights samples has no effect with merge "
-         "median, which gives all the same"),
+        ("merge=median,merge-weights=samples", "merge-weights samples has no effect with "
+         "merge=median, which gives all the same"),
         ("grace=0", "grace must be above 0, got 0"),
         ("grace=auto", "grace auto needs sync-delay: without one no computing hides a window"),
         ("dynamic=true,fragments=2", "dynamic is not possible with fragments 2"),
@@ -167,12 +167,12 @@ def test_knobs_that_do_not_go_together(knobs, message):
      "for all 4 workers; give a smaller quorum"),
     ("outer=delayed-nesterov", 1, "--mode local-sgd:outer=delayed-nesterov: outer delayed-nesterov "
      "has no effect where a merge waits for all 4 workers; give a smaller quorum"),
-    ("quorum=2,merge=trimmed", 1, "--mode local-sgd:quorum=2,merge=trimmed: merge trimmed needs at "
+    ("quorum=2,merge=trimmed", 1, "--mode local-sgd:quorum=2,merge=trimmed: merge=trimmed needs at "
      "least 3 workers in a merge, which waits for 2"),
-    ("merge=trimmed,merge.trim=2", 1, "--mode local-sgd:merge=trimmed,merge.trim=2: merge "
-     "trimmed:trim=2 needs at least 5 workers in a merge, which waits for 4"),
+    ("merge=trimmed,merge.trim=2", 1, "--mode local-sgd:merge=trimmed,merge.trim=2: merge="
+     "trimmed,merge.trim=2 needs at least 5 workers in a merge, which waits for 4"),
     ("merge=median,merge-weights=samples", 1, "mode local-sgd: merge-weights samples has no effect "
-     "with merge median, which gives all the same"),
+     "with merge=median, which gives all the same"),
     ("quorum=2", 0, "--mode local-sgd needs at least 1 server, got --servers 0"),
     ("grace=1", 0, "--mode local-sgd:grace=1: grace and dynamic have no effect without servers"),
     ("quorum=2,dynamic=true,fragments=2", 1,
@@ -315,9 +315,9 @@ def test_the_rank_is_one_that_a_matrix_can_have():
         ("quorum=4,dynamic=true", f": dynamic {OF_ALL}"),
         ("outer=delayed-nesterov", f": outer delayed-nesterov {OF_ALL}"),
         ("quorum=2,merge=trimmed",
-         ": merge trimmed needs at least 3 workers in a merge, which waits for 2"),
+         ": merge=trimmed needs at least 3 workers in a merge, which waits for 2"),
         ("merge=trimmed,merge.trim=2",
-         ": merge trimmed:trim=2 needs at least 5 workers in a merge, which waits for 4"),
+         ": merge=trimmed,merge.trim=2 needs at least 5 workers in a merge, which waits for 4"),
     )),
     *(({"mode": f"local-sgd:{it}", "servers": 0}, 4,
        "--mode local-sgd needs at least 1 server, got --servers 0")

@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     config = resolve(config, ranks=ranks)
     about = [*_averages(config, ranks), *_dealt(config, ranks - (config.servers or 0))]
     about += _layout(config, ranks)
-    say("\n".join([f"# on {plural(ranks, 'rank')}", *about, to_toml(config).rstrip()]))
+    mode = f"# on {plural(ranks, 'rank')}: {config.scheme.described()}"
+    say("\n".join([mode, *about, to_toml(config).rstrip()]))
     return 0
 
 

@@ -73,6 +73,8 @@ class Mode(Row):
     builder: ClassVar[str] = "psrt.runtime.strategies.builders:pushing"
     #: Its first knob in words: ``{}`` is the value, ``{s}`` makes the plural.
     words: ClassVar[str] = ""
+    #: Further knobs that ``described`` names where they are given.
+    named: ClassVar[tuple[str, ...]] = ()
 
     #: b: a round is complete without the b slowest, whose gradients for it are dropped.
     backup: int = 0
@@ -263,14 +265,16 @@ class Mode(Row):
         'easgd (elastic 0.9, asynchronous)'
         >>> AllReduce().described("ring"), LocalSGD().described("ring")
         ('allreduce (ring)', 'local-sgd (8 local steps)')
+        >>> LocalSGD(quorum=2, grace=0.5, dynamic=True).described()
+        'local-sgd (8 local steps, quorum 2, grace 0.5, dynamic)'
         """
         notes = [algorithm] if algorithm and self.sums_gradients else []
         value = next(iter(self.knobs.values())) if self.words else None
         if value is not None and (value or not self.rounds):  # "0 backups" is left out
             notes.append(self.words.format(value, s="" if value == 1 else "s"))
-        if self.quorum is not None:
-            notes.append(f"quorum {self.quorum}")
-        elif self.asynchronous:
+        for name, it in self.typed(*self.named).items():
+            notes.append(name if it == "true" else f"{name} {it}")
+        if self.asynchronous and self.quorum is None:
             notes.append("asynchronous")
         return f"{self.name} ({', '.join(notes)})" if notes else self.name
 
@@ -380,6 +384,10 @@ class LocalSGD(Mode):
     averages = codecs = saves = regroups = True
     alone = ("eager",)
     words = "{} local step{s}"
+    named = (
+        *("quorum", "grace", "dynamic", "fragments", "sync_delay", "eager"),
+        *("merge", "merge_weights", "outer"),
+    )
     # fmt: off
     local_steps: int = _local_steps(8)
     post_local_epoch: int = knob(

@@ -171,6 +171,7 @@ def summarize(
         )
     return Summary(
         mode=config.scheme.name,
+        described=config.scheme.described(plan.algorithm if plan else None),
         workers=len(workers),
         servers=servers,
         ranks=len(workers) + servers,

@@ -161,7 +161,7 @@ def _mode(summary: Mapping[str, Any]) -> str:
     ranks = [
         plural(summary[f"{role}s"], role) for role in ("server", "worker") if summary[f"{role}s"]
     ]
-    return ", ".join([summary["mode"], *ranks])
+    return ", ".join([summary.get("described") or summary["mode"], *ranks])
 
 
 def _quality(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from psrt.config import TrainConfig, resolve
-from psrt.config.names import AUTO
 from psrt.core.messages import Message
 from psrt.core.units import plural
 from psrt.history import EventLog
@@ -148,16 +147,6 @@ def described(
     yield f"{config.steps} steps each"
     if shards is not None:
         yield f"{plural(shards, 'shard')} per server"
-    if mode.fragments > 1:
-        yield f"{mode.fragments} fragments"
-    if mode.sync_delay:
-        yield f"averages applied {plural(mode.sync_delay, 'step')} later"
-    if mode.eager:
-        yield "eager"
-    if mode.grace == AUTO:
-        yield "windows as long as computing hides"
-    elif mode.grace is not None:
-        yield f"windows of {mode.grace:g} steps"
     for worker, factor in enumerate(slow):
         if factor != 1.0:
             yield f"worker {worker} takes {factor:g} × as long"

@@ -87,11 +87,11 @@ class RunFolder:
 
     @property
     def mode(self) -> str | None:
-        """The synchronization scheme; None if it is not known."""
+        """The synchronization scheme, in words; None if it is not known."""
         if self.summary is not None:
-            return self.summary.mode
+            return self.summary.described or self.summary.mode
         mode = self.config.mode if self.config is not None else None
-        return None if mode is None else mode.name
+        return None if mode is None else mode.described()
 
 
 def read_run(name: str) -> RunFolder:

@@ -57,10 +57,10 @@ def test_costs(ran, tmp_path):
     ("ssp:staleness=1 --workers 3 --steps 5 --slow 2:4", "ssp (staleness 1) · 3 workers, "
      "1 server · 5 steps each · worker 2 takes 4 × as long\n"),
     ("sync --slow none --servers 2", "sync · 4 workers, 2 servers · 8 steps each\n"),
-    ("local-sgd:eager=true", "local-sgd (8 local steps) · 4 workers · 16 steps each · eager · "
+    ("local-sgd:eager=true", "local-sgd (8 local steps, eager) · 4 workers · 16 steps each · "
      "worker"),
-    ("local-sgd:fragments=2,sync-delay=3", "local-sgd (8 local steps) · 4 workers · 16 steps "
-     "each · 2 fragments · averages applied 3 steps later · worker 1"),
+    ("local-sgd:fragments=2,sync-delay=3", "local-sgd (8 local steps, fragments 2, "
+     "sync-delay 3) · 4 workers · 16 steps each · worker 1"),
     ("async --workers 1", "async · 1 worker, 1 server · 8 steps each\n"),
 ])  # fmt: skip
 def test_knobs_of_a_mode(ran, words, first):

@@ -186,7 +186,7 @@ def test_what_comes_after_two_dashes_is_not_taken_for_a_flag():
 def test_what_show_prints_is_the_resolved_config_and_one_again(capsys, tmp_path):
     assert show.main(["--mode", "ssp", "--servers", "2", "--ranks", "5"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("# on 5 ranks\n# mode\n")
+    assert text.startswith("# on 5 ranks: ssp (staleness 3)\n# mode\n")
     assert from_toml(text) == resolve(TrainConfig(mode="ssp", servers=2), ranks=5)
     path = tmp_path / "run.toml"
     path.write_text(text)

@@ -153,7 +153,7 @@ def test_several_runs_side_by_side(made):
     head, *rows = page.tables["outcome"][0]
     assert [cell.strip() for cell in head[1:]] == [*map(str, runs)]
     table = {row[0]: row[1:] for row in rows}
-    assert table["mode"] == ["ssp", "gossip", "sync"]
+    assert table["mode"] == ["ssp (staleness 2)", "gossip (ring)", "sync"]
     assert [len(it["series"]) for it in page.charts[:2]] == [3, 3]
     assert [it["style"] for it in page.charts[0]["series"]] == [0, 1, 2]
     differs = {row[0]: row[1:] for row in page.tables["differences"][0]}

@@ -137,12 +137,13 @@ MORE, LAST, LATE = range(3)
 
 
 class Tick(NamedTuple):
-    """A server's clock → its shard: the window for further pushes is over.
+    """A server → its shard: merge those who have come.
 
-    It is never sent: the server makes it itself, when the window has been open for its time.
+    It is never sent: the server makes it itself, when a window has been open for its time, or when
+    nobody else can come because all wait for merges of several fragments.
     """
 
-    #: The shard whose window it closes.
+    #: The shard that merges.
     shard: int = 0
 
 

@@ -481,5 +481,7 @@ class End(Event, kind=Kind.END, who=ANYBODY):
 #: Kinds that a worker writes, and those of a server.
 WORKER_KINDS = tuple(it.kind for it in KINDS.values() if it.who == WORKER)
 SERVER_KINDS = tuple(it.kind for it in KINDS.values() if it.who == SERVER)
+#: Those that stand for what a shard decides on: the receipt of a message, or a time that is over.
+MESSAGES = (Kind.RECEIVE, Kind.LEFT, Kind.RELAY, Kind.TICK)
 #: Kinds whose version is a ``pair``.
 PAIRED = tuple(kind for kind, it in KINDS.items() if any(one.is_pair for one in it.fields.values()))

@@ -19,6 +19,7 @@ import numpy as np
 from psrt.core.errors import ProtocolError, ReplayError
 from psrt.core.messages import LATE, Leave, Message, Push, Relay, Tick
 from psrt.history.events import Kind
+from psrt.history.kinds import MESSAGES
 
 #: Columns of a script. The version of a ``Leave`` is −1. Above its lower 32 bits ``samples`` has
 #: those of the pace that was reported: it is made of times, so a replay takes the recorded one.
@@ -28,8 +29,6 @@ _HALF = 32
 _LEFT = -1
 #: Instead of a worker: the first shard, and the time.
 _FIRST, _CLOCK_HAND = -2, -3
-#: Kinds of events that stand for the receipt of a message.
-MESSAGES = (Kind.RECEIVE, Kind.LEFT, Kind.RELAY, Kind.TICK)
 
 #: A whole number, or an array of them.
 NumberT = TypeVar("NumberT", int, np.ndarray[Any, np.dtype[np.int64]])

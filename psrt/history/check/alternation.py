@@ -27,9 +27,7 @@ from psrt.history.check.table import (
     same_as_before,
 )
 from psrt.history.events import MISSED, PARKED, Kind
-
-#: Kinds of events that stand for the receipt of a message, or for a time that is over.
-MESSAGES = (Kind.RECEIVE, Kind.LEFT, Kind.RELAY, Kind.TICK)
+from psrt.history.kinds import MESSAGES
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,34 +229,16 @@ def _check_both_ends(
     findings: Findings,
 ) -> None:
     """Check that a worker and a shard have the same forces; ``centres``: by force the centre."""
-    draws = workers.where(Kind.DRAW)
-    draws = draws[workers["shard"][draws] == number]
-    wide = 1 + int(max(workers["clock"].max(initial=0), table["clock"].max(initial=0)))
-    keys = workers["worker"][draws] * wide + workers["clock"][draws]
-    text = "worker {worker} was drawn by shard {shard} at clock {clock} again"
-    once = ~repeats(keys) & (keys >= previous(keys, -1))
-    findings.on(workers, draws).require(ELASTIC, once, text, counts=False)
-    if not findings.none:
-        return
-    its = table["worker"][forces] * wide + table["clock"][forces]
-    at = find(keys, its)
-    met = at >= 0
-    # A worker that died may not have got the answer to its last push.
-    last = np.zeros(contract.workers, np.int64)
-    np.maximum.at(last, table["worker"][forces], table["clock"][forces])
-    gone = np.ones(contract.workers, bool)
-    gone[workers["worker"][workers.where(Kind.LEAVE)]] = False
-    owner = table["worker"][forces]
-    excused = gone[owner] & (table["clock"][forces] == last[owner])
-    excused |= np.isin(owner, contract.unreported)
-    text = (
-        "worker {worker} drew the centre of shard {shard} at clock {clock}, which did not draw it"
+    texts = (
+        "worker {worker} was drawn by shard {shard} at clock {clock} again",
+        "worker {worker} was drawn by shard {shard} at clock {clock}, and did not draw it",
+        "worker {worker} drew the centre of shard {shard} at clock {clock}, which did not draw it",
     )
-    findings.on(table, forces).require(ELASTIC, met | excused, text)
-    text = "worker {worker} was drawn by shard {shard} at clock {clock}, and did not draw it"
-    drawn = np.isin(keys, its)
-    findings.on(workers, draws).require(ELASTIC, drawn, text, counts=False)
-    at, forces, centres = draws[at[met]], forces[met], centres[met]
+    at = paired(contract, workers, number, table, forces, findings, rule=ELASTIC, texts=texts)
+    if at is None:
+        return
+    met = at >= 0
+    at, forces, centres = at[met], forces[met], centres[met]
     (force, centre), (its_force, _) = (
         parts(it[Draw.digests][of]) for it, of in ((workers, at), (table, forces))
     )
@@ -275,6 +257,39 @@ def _check_both_ends(
         findings.on(workers, at).require(
             ELASTIC, centre == its_centre, text, because=[(table, centres)], counts=False
         )
+
+
+def paired(
+    contract: Contract, workers: Table, number: int, table: Table, pushes: Ints,
+    findings: Findings, *, rule: str, texts: tuple[str, str, str],
+) -> Ints | None:  # fmt: skip
+    """Return by push to a shard the DRAW of its worker, −1 for none; None if some are repeated.
+
+    ``texts`` are those of a repeated one, of one without a push, and of a push without one.
+    """
+    draws = workers.where(Kind.DRAW)
+    draws = draws[workers["shard"][draws] == number]
+    wide = 1 + int(max(workers["clock"].max(initial=0), table["clock"].max(initial=0)))
+    keys = workers["worker"][draws] * wide + workers["clock"][draws]
+    again, loose, missing = texts
+    once = ~repeats(keys) & (keys >= previous(keys, -1))
+    findings.on(workers, draws).require(rule, once, again, counts=False)
+    if not findings.none:
+        return None
+    owner = table["worker"][pushes]
+    its = owner * wide + table["clock"][pushes]
+    findings.on(workers, draws).require(rule, np.isin(keys, its), loose, counts=False)
+    at = find(keys, its)
+    # A worker that died may not have got the answer to its last push.
+    last = np.zeros(contract.workers, np.int64)
+    np.maximum.at(last, owner, table["clock"][pushes])
+    gone = np.ones(contract.workers, bool)
+    gone[workers["worker"][workers.where(Kind.LEAVE)]] = False
+    excused = gone[owner] & (table["clock"][pushes] == last[owner])
+    excused |= np.isin(owner, contract.unreported)
+    findings.on(table, pushes).require(rule, (at >= 0) | excused, missing)
+    found: Ints = np.append(draws, -1)[at]
+    return found
 
 
 def _slack(most: Floats) -> Floats:

@@ -19,7 +19,7 @@ import numpy as np
 from psrt.config.names import EQUAL, QUALITY
 from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
-from psrt.history.check.elastic import match
+from psrt.history.check.elastic import match, paired
 from psrt.history.check.findings import MERGED, Findings
 from psrt.history.check.norms import LARGEST, MORE, ROUNDING, TINY, are_near, may_be_norms
 from psrt.history.check.steps import rate_of
@@ -260,34 +260,19 @@ def _check_both_ends(
     findings: Findings,
 ) -> None:
     """Check that a shard merged what its learners pushed, and they took what it answered."""
-    draws = workers.where(Kind.DRAW)
-    draws = draws[workers["shard"][draws] == shard.number]
-    wide = 2 + int(max(workers["clock"].max(initial=0), table["clock"].max(initial=0)))
-    keys = workers["worker"][draws] * wide + workers["clock"][draws]
-    text = "worker {worker} took an anchor of shard {shard} at clock {clock} again"
-    once = ~repeats(keys) & (keys >= previous(keys, -1))
-    findings.on(workers, draws).require(MERGED, once, text, counts=False)
-    if not findings.none:
-        return
     # What was pushed and answered: merged, or too late.
     used = table.where(Kind.FORCE, Kind.DROP)
     used = used[(table["kind"][used] == Kind.FORCE) | (table["flag"][used] == LATE)]
-    its = table["worker"][used] * wide + table["clock"][used]
-    text = "worker {worker} took an anchor of shard {shard} after clock {clock}, which had no Δ"
-    findings.on(workers, draws).require(MERGED, np.isin(keys, its), text, counts=False)
-    at = find(keys, its)
-    # A learner that died may not have got the answer to its last push.
-    gone = np.ones(contract.workers, bool)
-    gone[workers["worker"][workers.where(Kind.LEAVE)]] = False
-    last = np.zeros(contract.workers, np.int64)
-    np.maximum.at(last, table["worker"][used], table["clock"][used])
-    owner = table["worker"][used]
-    excused = gone[owner] & (table["clock"][used] == last[owner])
-    excused |= np.isin(owner, contract.unreported)
-    text = "worker {worker} took no anchor after clock {clock}, which shard {shard} had answered"
-    findings.on(table, used).require(MERGED, (at >= 0) | excused, text)
+    texts = (
+        "worker {worker} took an anchor of shard {shard} at clock {clock} again",
+        "worker {worker} took an anchor of shard {shard} after clock {clock}, which had no Δ",
+        "worker {worker} took no anchor after clock {clock}, which shard {shard} had answered",
+    )
+    at = paired(contract, workers, shard.number, table, used, findings, rule=MERGED, texts=texts)
+    if at is None:
+        return
     both = (at >= 0) & (table["kind"][used] == Kind.FORCE)
-    mine, forces = draws[at[both]], used[both]
+    mine, forces = at[both], used[both]
     (delta, _), (its_delta, _) = (
         parts(it[Draw.digests][of]) for it, of in ((workers, mine), (table, forces))
     )
@@ -300,20 +285,20 @@ def _check_both_ends(
         MERGED, (delta == its_delta) & near, text, because=[(workers, mine)]
     )
     if contract.exact_reads:
-        _check_anchors(workers, draws, table, shard, findings)
+        _check_anchors(workers, table, shard, findings)
 
 
-def _check_anchors(
-    workers: Table, draws: Ints, table: Table, shard: Shard, findings: Findings
-) -> None:
+def _check_anchors(workers: Table, table: Table, shard: Shard, findings: Findings) -> None:
     """Check that a learner's anchor is the version with which it was answered.
 
     The digest of a version is known from the merge that moved it. Of one that none has moved, all
     who took it must have the same.
     """
     wide = 2 + int(max(workers["clock"].max(initial=0), table["clock"].max(initial=0)))
-    reads = workers.where(Kind.READ)
-    reads = reads[workers["shard"][reads] == shard.number]
+    draws, reads = (
+        it[workers["shard"][it] == shard.number]
+        for it in (workers.where(Kind.DRAW), workers.where(Kind.READ))
+    )
     keys = workers["worker"][reads] * wide + workers["clock"][reads]
     first = ~repeats(keys)  # not that after a stop
     reads, keys = reads[first], keys[first]

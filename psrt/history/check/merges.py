@@ -18,13 +18,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from psrt.history.check.alternation import MESSAGES, Shard
+from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import CLOCK_S, QUORUM, RELAYS, WINDOWS, Findings
 from psrt.history.check.table import Bools, Floats, Ints, previous
 from psrt.history.check.updates import PushOutcomes, pending_after
 from psrt.history.events import LATE, MISSED, Kind
-from psrt.history.kinds import Relay, Tick
+from psrt.history.kinds import MESSAGES, Relay, Tick
 
 #: Seconds for which a process may pause between the end of a window and its next line: a push that
 #: came before it is noted by as much later.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psrt.history.check.alternation import MESSAGES, Shard
+from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import (
     FIFO,
@@ -22,6 +22,7 @@ from psrt.history.check.findings import (
 )
 from psrt.history.check.table import Bools, Ints, previous, repeats, same_as_before
 from psrt.history.events import LATE, Kind
+from psrt.history.kinds import MESSAGES
 
 #: The flag of a RELAY of what came too late.
 _TOO_LATE = 2

@@ -50,7 +50,8 @@ class Params(NamedTuple):
     staleness: int
     #: Seconds from the receipt of the push to this reply.
     held: float = 0.0
-    #: The worker whose message triggered this reply; −1 if the answered push itself did.
+    #: The worker whose message triggered this reply; ``OWN`` if the answered push itself did, and
+    #: ``NOBODY`` if a ``Tick`` did.
     awaited: int = -1
     #: ‖θ_now − θ_read‖/√n when the push was applied; −1 if not measured.
     gap: float = -1.0
@@ -59,6 +60,10 @@ class Params(NamedTuple):
     cut: int = 0
     #: H: the local steps before the worker's next push; 0 leaves it to the worker.
     steps: int = 0
+
+
+#: See ``Params.awaited``.
+OWN, NOBODY = -1, -2
 
 
 class Mix(NamedTuple):

@@ -14,6 +14,8 @@ from psrt.core.messages import (
     LAST,
     LATE,
     MORE,
+    NOBODY,
+    OWN,
     Leave,
     Message,
     Params,
@@ -431,14 +433,14 @@ class ShardServer:
     def _answer(self, serve: Serve, now: float) -> Params:
         """Return the reply that sends the newest version to a worker now."""
         worker = serve.worker
+        awaited = NOBODY if self._cause < 0 else self._cause
         return Params(
             self.number,
             self.shard.version,
             serve.clock,
             self._tau[worker],
             now - self._received_at[worker],
-            # −1: its own push released it, so it waited for no other worker.
-            -1 if worker == self._cause else self._cause,
+            OWN if worker == self._cause else awaited,
             self.shard.fresh_gaps.pop(worker, -1.0),
             self._cut,
             self._steps_of(worker),

@@ -165,3 +165,11 @@ def test_what_who_is_left_alone_does_in_no_time_is_in_no_window(tmp_path):
     alone = ran(job, tmp_path / "run", job.scenario(costs=costs, crashes=((1, 0.02),)))
     outcome = check_run(alone.out)
     assert outcome.ok, "\n".join(outcome.lines())
+
+
+def test_a_window_is_a_wait_for_workers_though_for_none_of_them(tmp_path):
+    job = plain(mode="windows", copies="5", way="1 server")
+    waits = ran(job, tmp_path / "run").run.summary.waiting
+    waited = sum(it.for_workers for it in waits)
+    assert sum(it.for_server for it in waits) < 0.01 * waited
+    assert sum(sum(it.waiting_for.values()) for it in waits) < 0.9 * waited

@@ -495,7 +495,11 @@ class SummaryCheck:
         for name in figures.members(others, "waiting", worker, "waiting_for"):
             figures.within(0.0, seconds, "waiting", worker, "waiting_for", name, rounded=True)
             parts.append(figures.number("waiting", worker, "waiting_for", name) or 0.0)
-        figures.near(sum(parts), "waiting", worker, "for_workers", of="those waited for")
+        if contract.learners and (contract.grace or contract.fragments > 1):
+            # The end of a window is no worker's.
+            figures.within(sum(parts), seconds, "waiting", worker, "for_workers", rounded=True)
+        else:
+            figures.near(sum(parts), "waiting", worker, "for_workers", of="those waited for")
 
     def digests(self, saved: str | None, updates: int) -> None:
         """Check the digest of the parameters at the end.

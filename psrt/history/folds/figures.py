@@ -146,7 +146,7 @@ class Waiting:
     seconds: float
     #: ``seconds`` as a share of its time from the first step to the last.
     share: float
-    #: For other workers: a gate or a quorum held its answer back.
+    #: For other workers: a gate, quorum or window held its answer back.
     for_workers: float
     #: For a server's work on its own push.
     for_server: float
@@ -154,7 +154,8 @@ class Waiting:
     for_messages: float
     #: In sums over all workers.
     for_reduce: float
-    #: Seconds of ``for_workers`` by the worker whose push released the answer.
+    #: Seconds of ``for_workers`` by the worker whose push released the answer; not those until a
+    #: window was over.
     waiting_for: dict[int, float]
 
     @classmethod

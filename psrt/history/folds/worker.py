@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from psrt.core.stats import Report, Stats
 
-#: Causes of a worker's waiting: other workers, by a gate or a quorum; a server's work on its own
-#: push; messages in flight and in a server's queue; sums over all workers.
+#: Causes of a worker's waiting: other workers, by a gate, quorum or window; a server's work on its
+#: own push; messages in flight and in a server's queue; sums over all workers.
 CAUSES = ("workers", "server", "messages", "reduce")
 
 
@@ -119,7 +119,8 @@ class WorkerFold:
             server: likewise.
             messages: likewise.
             reduce: likewise.
-            waiting_for: the worker whose push released the answer; −1 if it was this worker's own.
+            waiting_for: the worker whose push released the answer; negative if it was this
+                worker's own, or the end of a window.
         """
         waited = self._waits
         waited["workers"] += workers

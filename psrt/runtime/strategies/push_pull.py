@@ -9,7 +9,7 @@ from typing import Protocol
 
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import FencedError, ProtocolError
-from psrt.core.messages import Leave, Message, Params, Park, Push
+from psrt.core.messages import OWN, Leave, Message, Params, Park, Push
 from psrt.core.partition import Span
 from psrt.core.sharding import memory
 from psrt.history.events import PARKED
@@ -287,7 +287,7 @@ class PushPull(Strategy):
     def _wait(self, last: Params, seconds: float) -> None:
         """Count the time of waiting for replies by cause, as the last reply says."""
         held = min(last.held, seconds)
-        if last.awaited < 0:
+        if last.awaited == OWN:
             self.counts.waited(server=held, messages=seconds - held)
         else:
             self.counts.waited(workers=held, messages=seconds - held, waiting_for=last.awaited)

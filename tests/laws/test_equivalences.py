@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from psrt.history import Kind, read_history
+from psrt.history.check.run import check_run
 from psrt.simulation.cost_flags import VirtualCosts
 from support.jobs import (
     FACTORS,
@@ -237,6 +238,21 @@ def test_learners_that_are_slower_take_fewer_steps(tmp_path):
         pushes.append(counts[0] / counts[1])
     assert pushes[0] < 0.6
     assert 0.7 < pushes[1] < 1.3
+
+
+def test_a_learner_that_is_to_take_fewer_steps_than_it_has_pushes_at_once(tmp_path):
+    """With a delay of T = 4 steps it is then that it reads of its H = 3."""
+    job = learns(
+        plain(mode="learners", copies="3", way="1 server"),
+        "local-steps=6,quorum=1,dynamic=true,sync-delay=4",
+    )
+    costs = VirtualCosts(compute="constant:0.001")
+    found = ran(job, tmp_path, job.scenario(costs=costs), epochs=8, inject=("0:slow:1.9",))
+    events = read_history(found.out).workers[0]
+    steps = np.cumsum(events["kind"] == Kind.STEP)[events["kind"] == Kind.PUSH]
+    assert np.diff(steps, prepend=0)[:4].tolist() == [6, 4, 3, 3]
+    outcome = check_run(found.out)
+    assert outcome.ok, "\n".join(outcome.lines())
 
 
 #: So far apart that it does not matter for their order how long messages and updates take.

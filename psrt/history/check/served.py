@@ -1,9 +1,10 @@
 """Learners whose merges are of fragments, late, or after steps that servers say.
 
-A fragment f of F is due in step t of a period of H if ⌊tF/H⌋ > ⌊(t − 1)F/H⌋, the next one in turn.
-What becomes of it is adopted T of the learner's own steps later, before it pushes the next one; and
-servers may change H with an answer, max(1, ⌊H·s_i / max_j s_j⌋) of the paces s_j that learners
-report. Sources: fragments, Douillard et al. 2025 (2501.18512); steps, Liu et al. 2024 (2401.09135).
+A fragment f of F is due in step t of a period of H if ⌊tF/H⌋ > ⌊(t − 1)F/H⌋, the next one in turn:
+one of all layers after at least H steps. What becomes of it is adopted T of the learner's own steps
+later, before it pushes the next one; and servers may change H of one with an answer, max(1, ⌊H·s_i
+/ max_j s_j⌋) of the paces s_j that learners report. Sources: fragments, Douillard et al. 2025
+(2501.18512); steps, Liu et al. 2024 (2401.09135).
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class _Learner:
     def is_due(self) -> bool:
         """Whether a push is due after the last step."""
         t, count = self.of_period, self.contract.fragments
-        if not self.contract.streams:
+        if count == 1:
             early = self.progress < self.contract.post_local_epoch
             return self.steps[0] >= (1 if early else self.period)
         return t * count // self.period > (t - 1) * count // self.period
@@ -217,7 +218,7 @@ class _Learner:
             self.owes = self.on_its_way is not None and self.contract.mode.dynamic
         if not has_pushed and self.is_due and not self.owes:
             self.wrong(step, AVERAGING, "worker {worker} did not push after step {clock}")
-        if self.contract.streams and self.of_period >= self.period:
+        if self.of_period == self.period:
             self.of_period = 0
 
     def _push(self, at: int, fragment: int, has_pushed: bool) -> None:

@@ -186,13 +186,21 @@ class ServedFragments(LocalSteps):
             await self._poll()
             if coming.steps >= self._period.delay:
                 await self._adopt(coming)
-        if self._period.due(self._of_period) is not None:
+        if self._is_due:
             # A push would wait for those that are parked, or be in flight when this one is.
             self._owes = self.cut != 0
             if not self._owes:
                 await self._push_next()
-        if self._of_period >= self._period.local_steps:  # which may have shrunk
+        if self._of_period == self._period.local_steps:
             self._of_period = 0
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether to push after this step."""
+        if len(self._fragments) > 1:
+            return self._period.due(self._of_period) is not None
+        # H may have shrunk below the steps since the last push.
+        return self._fragments[0].steps >= self._period.local_steps
 
     async def _push_next(self) -> None:
         await self._push(self._fragments[self._turn % len(self._fragments)])

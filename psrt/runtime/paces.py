@@ -28,8 +28,6 @@ class Paces:
     (None, None, 8, 4, 8)
     """
 
-    saved = ("paces",)
-
     def __init__(self, local_steps: int = 1) -> None:
         """Start without any; ``local_steps`` are those of the fastest learner, H."""
         self._local_steps = local_steps

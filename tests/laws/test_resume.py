@@ -20,7 +20,7 @@ from psrt.history.check.run import check_run
 from psrt.history.reading import read_cells
 from psrt.job.resuming import resumed_config
 from psrt.job.scenario import run_in_virtual_time
-from support.jobs import OTHER_COSTS
+from support.jobs import OTHER_COSTS, plain, ran
 from support.ticks import (
     Ticks,
     config_of,
@@ -102,6 +102,15 @@ def test_it_ends_as_if_never_interrupted(job, result, tmp_path):
 def test_it_does_so_from_every_cut(job, result, tmp_path):
     job = job.but(event="saves")
     whole = result(job)
+    for cut in cuts_of(whole.out, whole.run):
+        resumes(job, whole, cut, tmp_path / cut.name)
+
+
+@pytest.mark.parametrize("knobs", ["", ",sync-delay=3", ",sync-delay=3,grace=auto"])
+def test_learners_report_their_paces_again(knobs, tmp_path):
+    job = plain(mode="learners", copies="5", way="2 servers", event="saves")
+    mode = f"local-sgd:local-steps=4,quorum=2,dynamic=true{knobs}"
+    whole = ran(job, tmp_path / "run", mode=mode, inject=("0:slow:2", "*:jitter:0.001"))
     for cut in cuts_of(whole.out, whole.run):
         resumes(job, whole, cut, tmp_path / cut.name)
 

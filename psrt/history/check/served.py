@@ -25,7 +25,7 @@ from psrt.history.check.findings import (
     require_duration,
 )
 from psrt.history.check.stops import without_stops
-from psrt.history.check.table import Ints, Table
+from psrt.history.check.table import Ints, Table, previous
 from psrt.history.events import PARKED, Kind
 from psrt.history.kinds import Reply
 
@@ -88,22 +88,35 @@ def check_told_steps(contract: Contract, shards: Sequence[Shard], findings: Find
 def _told(contract: Contract, table: Table) -> tuple[Ints, Ints]:
     """Return by answer the fewest and the most local steps that rounding allows."""
     found: list[tuple[int, int]] = []
-    paces: dict[int, float] = {}
-    events = zip(
-        *(table[it].tolist() for it in ("kind", "worker")), table.real("rate"), strict=True
-    )
-    for kind, worker, pace in events:
-        if kind == Kind.RECEIVE and pace > 0:
-            paces[worker] = pace
-        elif kind == Kind.LEFT:
-            paces.pop(worker, None)
-        elif kind == Kind.REPLY:
+    events = zip(table["kind"], table["worker"].tolist(), paces_of(contract, table), strict=True)
+    for kind, worker, paces in events:
+        if kind == Kind.REPLY:
             share = paces[worker] / max(paces.values()) if worker in paces else 1.0
             most = contract.local_steps * share + _HAIR
             near = (max(1, math.floor(most * (1 + it))) for it in (-_ROUNDING, _ROUNDING))
             found.append(tuple(near))  # type: ignore[arg-type]
     low, high = np.array(found, np.int64).reshape(-1, 2).T
     return low, high
+
+
+def paces_of(contract: Contract, table: Table) -> Iterator[dict[int, float]]:
+    """Yield by event of a shard the paces that live learners have reported until then.
+
+    When a job starts again, from a checkpoint, they are not known.
+    """
+    paces: dict[int, float] = {}
+    columns = (table[it].tolist() for it in ("kind", "worker"))
+    start = np.searchsorted(contract.resumed, table.real("time"))
+    for kind, worker, pace, begins in zip(
+        *columns, table.real("rate"), start != previous(start, 0), strict=True
+    ):
+        if begins:
+            paces.clear()
+        if kind == Kind.RECEIVE and pace > 0:
+            paces[worker] = pace
+        elif kind == Kind.LEFT:
+            paces.pop(worker, None)
+        yield paces
 
 
 def check_pushes(
@@ -176,6 +189,8 @@ class _Learner:
     def check(self, *, died: bool) -> None:
         """Check all events."""
         table, has_pushed, step = self.table, True, -1
+        start = np.searchsorted(self.contract.resumed, table.real("time")[self.at])
+        begins = (start != previous(start, 0)).tolist()
         kinds, shards = table["kind"][self.at].tolist(), table["shard"][self.at].tolist()
         self.findings.count(AVERAGING, len(kinds))
         for i, (at, kind, shard) in enumerate(zip(self.at.tolist(), kinds, shards, strict=True)):
@@ -189,6 +204,9 @@ class _Learner:
             elif table["clock"][at]:  # the first read answers no push
                 pushes = kinds[i + 1 : i + 2] == [Kind.PUSH]
                 self._adopt(at, self.fragments[shard], pushes)
+            if begins[i]:  # no answer to a push has named the steps since
+                self.owes |= kind != Kind.STEP and not has_pushed and self.is_due
+                self.period = self.contract.local_steps
         if died:
             return
         self._end(step, has_pushed)

@@ -150,6 +150,8 @@ class Tick(NamedTuple):
 
     #: The shard that merges.
     shard: int = 0
+    #: Whether a window has been open for its time.
+    by_time: bool = True
 
 
 Message: TypeAlias = Push | Params | Mix | Park | Leave | Relay | Tick

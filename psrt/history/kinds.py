@@ -424,10 +424,10 @@ class Left(AtServer, kind=Kind.LEFT):
 
 
 class Tick(AtServer, kind=Kind.TICK):
-    """A merge's window for further pushes is over, or nobody else can come to it."""
+    """A merge's window for further pushes is over, or nobody else can come to any merge."""
 
     clock = Field("clock", "the version that it makes")
-    seconds = Field("seconds", "for which the window may be open; 0 if no window was")
+    seconds = Field("seconds", "for which the window was open; 0 if nobody else can come")
 
 
 class Relay(AtServer, kind=Kind.RELAY):

@@ -60,7 +60,9 @@ class Script:
         rows[kind == Kind.LEFT, _VERSION] = _LEFT
         relay = kind == Kind.RELAY
         rows[relay, _SAMPLES] = _relayed(rows[relay, _WORKER], flag[relay])
-        rows[relay, _WORKER], rows[kind == Kind.TICK, _WORKER] = _FIRST, _CLOCK_HAND
+        tick = kind == Kind.TICK
+        rows[relay, _WORKER], rows[tick, _WORKER] = _FIRST, _CLOCK_HAND
+        rows[tick, _SAMPLES] = events["seconds"][taken][tick] > 0
         return cls(shard, rows)
 
     def __len__(self) -> int:
@@ -176,7 +178,7 @@ class _Sequence:
         """Deliver the next message of the script if it has arrived."""
         message = self._held.pop(self._at, None)
         if message is None and self._is_tick:
-            message = Tick(self._script.shard)
+            message = Tick(self._script.shard, bool(self._script.rows[self._at, _SAMPLES]))
         self._at += message is not None
         return message
 

@@ -131,7 +131,7 @@ class Server:
         if self._deciders and self.keeps_time and not self._own:
             stuck = stuck_one([it.policy for it in self._deciders])
             if stuck is not None:
-                self._own.append(Tick(self._deciders[stuck].number))
+                self._own.append(Tick(self._deciders[stuck].number, by_time=False))
 
     def _leave_of(self, shard: int, worker: int) -> Leave | None:
         clock = self._by_number[shard].policy.clock.get(worker)

@@ -231,7 +231,7 @@ class ShardServer:
             if type(message) is Relay:
                 events.note((events.relayed, message, now))
             elif type(message) is Tick:
-                window_s = 0.0 if self.closes is None else self._window_s
+                window_s = self._window_s if message.by_time else 0.0
                 events.note((events.ticked, self.policy.version + 1, window_s, now))
             else:
                 events.note((events.taken, message, now))

@@ -21,6 +21,7 @@ import numpy as np
 from psrt.history.check.alternation import Shard
 from psrt.history.check.contract import Contract
 from psrt.history.check.findings import CLOCK_S, QUORUM, RELAYS, WINDOWS, Findings
+from psrt.history.check.served import paces_of
 from psrt.history.check.table import Bools, Floats, Ints, previous
 from psrt.history.check.updates import PushOutcomes, pending_after
 from psrt.history.events import LATE, MISSED, Kind
@@ -118,23 +119,21 @@ def _check_windows(
     findings.on(table, ticks).require(WINDOWS, whole, text, due=merged + 1)
     is_open = (pending[ticks] >= quorum) & (contract.grace is not None)
     seconds, since = table.real(Tick.seconds)[ticks], opened[ticks]
-    limit = np.full(len(ticks), math.inf)
+    low = due = size = np.where(is_open, contract.grace or 0.0, 0.0)
     if contract.grace == math.inf:
-        limit = _slack(contract, shard, pending, opened)[ticks]
-    elif contract.grace is not None:
-        limit = np.full(len(ticks), contract.grace)
-    due = np.where(is_open, limit, 0.0)
-    near = seconds <= due * (1 + _ROUNDING) + CLOCK_S
-    if contract.grace != math.inf:
-        near &= seconds >= due * (1 - _ROUNDING)
-    text = "a window of shard {shard} may be open for {seconds:g} s, expected {due:g} s"
+        low, due, size = _hidden(contract, shard, outcomes, ticks, since, is_open)
+    slack = _ROUNDING * size + CLOCK_S
+    # Of one that is over early, because nobody else can come, no time is recorded.
+    near = (seconds == 0) | ((seconds >= low - slack) & (seconds <= due + slack))
+    text = "a window of shard {shard} is open for {seconds:g} s, expected {due:g} s"
     findings.on(table, ticks).require(WINDOWS, near, text, due=due, because=[since])
     lasted = time[ticks] - np.where(since >= 0, time[since], 0.0)
-    over = is_open & (lasted >= seconds * (1 - _ROUNDING) - CLOCK_S)
-    text = "shard {shard} ended a window after {lasted:g} s, it may be open for {seconds:g} s"
+    over = is_open & (lasted >= seconds * (1 - _ROUNDING) - CLOCK_S) & (seconds >= low - slack)
+    text = "shard {shard} ended a window after {lasted:g} s, it is open for {due:g} s"
     findings.on(table, ticks).require(
-        WINDOWS, over | _stuck(contract, shard, ticks, shards), text, lasted=lasted, because=[since]
-    )
+        WINDOWS, over | _stuck(contract, shard, ticks, shards), text, lasted=lasted, due=due,
+        because=[since],
+    )  # fmt: skip
     if contract.grace is None:
         return
     by_tick = table["kind"][starts[shard.message[heads]]] == Kind.TICK
@@ -144,7 +143,7 @@ def _check_windows(
     findings.on(table, heads).require(WINDOWS, by_tick | alone, text, because=[opened[heads]])
     # By merge, how long its window may be: of one that no tick has ended, that of the mode.
     most = np.full(len(heads) + 1, contract.grace)
-    most[np.minimum(merged, len(heads))] = seconds
+    most[np.minimum(merged, len(heads))] = due
     i = np.flatnonzero((outcomes.applied < len(table)) & outcomes.waits)
     at, of = shard.pushes.at[i], outcomes.applied[i]
     window = most[table["version"][of] - 1]
@@ -219,29 +218,34 @@ def _stuck(contract: Contract, shard: Shard, ticks: Ints, shards: Sequence[Shard
     return found
 
 
-def _slack(contract: Contract, shard: Shard, pending: Ints, opened: Ints) -> Floats:
-    """Return by position the most that the window opened last may be, γ·(T·ξ_step − ξ_quorum).
+def _hidden(
+    contract: Contract, shard: Shard, outcomes: PushOutcomes, ticks: Ints, since: Ints,
+    is_open: Bools,
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """Return by tick the least and the most that a window may be, and what it is a difference of.
 
-    It is less by the time of a message, which no event has.
+    It is γ·(T·ξ_step − ξ_quorum − ξ_sync), at least 0. No event has ξ_sync, the time of messages,
+    which is one number until the job starts again: the windows say it together, if there are any.
     """
-    table, found = shard.table, np.zeros(len(shard.table))
-    time, pace = table.real("time"), table.real("rate")
-    paces: dict[int, float] = {}
-    first, last = 0.0, 0.0
-    kinds, workers = table["kind"].tolist(), table["worker"].tolist()
-    for i, (kind, worker) in enumerate(zip(kinds, workers, strict=True)):
-        if kind == Kind.RECEIVE:
-            if pace[i] > 0:
-                paces[worker] = pace[i]
-            if pending[i] == 1:
-                first = time[i]
-        elif kind == Kind.LEFT:
-            paces.pop(worker, None)
-        if opened[i] == i:
-            slowest = 1.0 / min(paces.values()) if paces else 0.0
-            last = max(0.0, _SHARE * (contract.delay * slowest - (time[i] - first)))
-        found[i] = last
-    return found
+    table, time = shard.table, shard.table.real("time")
+    slowest = np.array([1 / min(it.values(), default=math.inf) for it in paces_of(contract, table)])
+    # The first of the pushes that waited when a window opened.
+    end = np.minimum(outcomes.applied, outcomes.dropped)
+    first = [
+        shard.pushes.at[outcomes.waits & (shard.pushes.at <= at) & (end > at)].min(initial=at)
+        for at in since.tolist()
+    ]
+    size = _SHARE * contract.delay * slowest[since]
+    most = size - _SHARE * (time[since] - time[np.array(first, np.int64)])
+    seconds, low, due = table.real(Tick.seconds)[ticks], np.zeros(len(ticks)), np.zeros(len(ticks))
+    start = np.searchsorted(contract.resumed, time[since])
+    for one in np.unique(start):
+        mine = is_open & (start == one)
+        told = (most - seconds)[mine & (seconds > 0)]
+        sync = max(0.0, float(np.median(told))) if len(told) else 0.0
+        due[mine] = np.maximum(0.0, most - sync)[mine]
+        low[mine] = due[mine] * (len(told) > 0)
+    return low, due, size
 
 
 def _check_follower(

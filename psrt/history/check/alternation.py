@@ -332,10 +332,15 @@ def workers_of(
     pushed = table.where(Kind.PUSH)
     unfinished = _unfinished(contract, table, pushed, leave, shards)
     reads = _grid(contract, table, table.where(Kind.READ), "read", findings, shards)
-    # With several shards per server, a gradient may be pushed in parts, the last shard first.
+    # With several shards per server, a gradient may be pushed in parts, the last shard first. So is
+    # what learners push, but as a whole: the first one decides.
     in_parts = contract.shards > contract.servers
     finished = np.setdiff1d(pushed, unfinished)
-    pushes = _grid(contract, table, finished, "pushed", findings, shards, any_order=in_parts)
+    backwards = contract.learners is not None
+    pushes = _grid(
+        contract, table, finished, "pushed", findings, shards,
+        any_order=in_parts and not backwards, backwards=backwards,
+    )  # fmt: skip
     if reads is None or pushes is None or not findings.none:
         return None
     workers = Workers(table, reads, pushes, leave, unfinished, shards)
@@ -370,6 +375,7 @@ def _grid(
     of: Sequence[int],
     *,
     any_order: bool = False,
+    backwards: bool = False,
 ) -> Grid | None:
     """Return events of one kind by shard; None if they do not come shard by shard."""
     shards, owner = len(of), table["worker"][at]
@@ -384,6 +390,8 @@ def _grid(
     # Consecutive events.
     first = grid[:, :1]
     holds = (grid == first + np.arange(shards)).all(1)
+    if backwards:
+        grid = grid[:, ::-1]
     if any_order:
         grid = np.take_along_axis(grid, np.argsort(table["shard"][grid], axis=1), axis=1)
     holds &= (table["shard"][grid] == np.array(of)).all(1)

@@ -81,7 +81,9 @@ class PushPull(Strategy):
         #: In which shards are pushed.
         self._shards = range(len(role_map.servers)) if shards is None else shards
         self._order = self._shards
-        if role_map.most_shards > 1:
+        # A shard that decides what others merge has a push last: else they wait for a worker that
+        # stops halfway.
+        if role_map.most_shards > 1 or role_map.deciders:
             self._order = self._order[::-1]
         self._gradient = gradient_of(port)
         self._encoder, self._decoder = encoder, decoder

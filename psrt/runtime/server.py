@@ -112,6 +112,9 @@ class Server:
         first = min(closes, key=lambda it: it.closes)  # type: ignore[arg-type, return-value]
         by = first.closes or 0.0
         message = await self._port.receive_by(by) if self._port.now() < by else None
+        if message is not None and self._port.now() > by:  # this process has paused meanwhile
+            self._own.append(message)
+            message = None
         return Tick(first.number) if message is None else message
 
     def _speak(self, it: ShardServer, decisions: Sequence[Decision], cause: Message) -> None:

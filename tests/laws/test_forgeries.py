@@ -42,12 +42,25 @@ from support.forgeries import (
     ways_of,
     with_figure,
 )
-from support.jobs import FACTORS, JOBS, KINDS, MIXED, SERVED, SPLIT, SUMMED, Job
+from support.jobs import FACTORS, JOBS, KINDS, MIXED, SERVED, SPLIT, SUMMED, Job, plain
 
+#: Learners whose merges, weights, windows and steps are no level of a mode.
+LEARNED = {
+    name: replace(plain(mode=mode, copies="5", way=way), more=(("mode", f"local-sgd:{knobs}"),))
+    for name, mode, way, knobs in (
+        ("radial", "learners", "1 server",
+         "local-steps=4,quorum=2,merge=radial,merge-weights=quality,dynamic=true"),
+        ("trimmed", "windows", "2 servers",
+         "local-steps=2,quorum=3,grace=0.002,merge=trimmed,outer=nesterov"),
+        ("slack", "fragments", "2 servers",
+         "local-steps=4,fragments=2,sync-delay=2,quorum=2,grace=auto,merge=median"),
+    )
+}  # fmt: skip
 #: By name, modes whose histories have the same kinds of events.
 GROUPS = {
     **{kind: modes for kind, modes in KINDS["mode"].items() if kind != "mixed"},
     **{mode: (mode,) for mode in MIXED},
+    **{name: (name,) for name in LEARNED},
 }
 
 
@@ -185,6 +198,8 @@ ON_TRUST = (
         lambda it: it.job["mode"] == "windows"),
     Row("the initial parameters of a shard", (f"CENTRE.{FIRST_DIGEST}",),
         lambda it: it.before["clock"] == 1),
+    Row("how long what was trimmed is, if momentum moves a span by it", ("CENTRE.gap",),
+        lambda it: it.job == LEARNED["trimmed"]),
     Row("the most that rounding may change", (
         "RESIDUAL.seconds", "SUM_KEEP.seconds", "DRAW.seconds", "DRAW.weight", "CENTRE.weight")),
     Row("both say how far apart they were", ("MIXED.gap",), lambda it: it.job["mode"] == "pairs"),
@@ -254,7 +269,8 @@ def why_it_passes(it: Forgery) -> str:
 
 
 def jobs_of(modes: tuple[str, ...]) -> Iterator[Job]:
-    return (job for job in JOBS if job["mode"] in modes)
+    yield from (job for job in JOBS if job["mode"] in modes)
+    yield from (job for name, job in LEARNED.items() if name in modes)
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +282,10 @@ def histories(result):
         return told_by(result(job).out)
 
     def found(modes, one_in=1):
-        jobs = (job for job in jobs_of(modes) if not draw(job, "histories") % one_in)
+        jobs = (
+            job for job in jobs_of(modes)
+            if not draw(job, "histories") % one_in or job in LEARNED.values()
+        )  # fmt: skip
         ended = [(job, told(job)) for job in jobs if result(job).run is not None]
         return sorted(ended, key=lambda it: sum(cell.events for cell in it[1].cells))
 
@@ -341,6 +360,7 @@ FAMILIES = {
     "served": tuple(it for it in FACTORS["mode"] if it in SERVED),
     "summed": SUMMED,
     "mixed": MIXED,
+    "learners": tuple(LEARNED),
 }
 
 

@@ -385,7 +385,7 @@ class LocalSGD(Mode):
     alone = ("eager",)
     words = "{} local step{s}"
     named = (
-        *("quorum", "grace", "dynamic", "fragments", "sync_delay", "eager"),
+        *("quorum", "learner_ranks", "grace", "dynamic", "fragments", "sync_delay", "eager"),
         *("merge", "merge_weights", "outer"),
     )
     # fmt: off

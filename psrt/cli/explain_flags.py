@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from psrt.cli.flags import FlagParser, rows_help, value_given
+from psrt.cli.flags import RANK_WORDS, FlagParser, rows_help, value_given
 from psrt.cli.page_file import add_overwrite
 from psrt.codec.table import CODECS
 from psrt.collective import OPS
@@ -68,6 +68,7 @@ def timeline_parser(mode: Mode) -> FlagParser:
         "second, and draw when each worker computes, and when it waits for which other.",
         epilog=rows_help("psrt explain", MODES, [mode.name]),
     )
+    parser.synonyms |= dict.fromkeys(RANK_WORDS, "workers")
     usual, of_shards = _defaults(mode, shards=False), _defaults(mode, shards=True)
 
     def default(name: str) -> str:

@@ -171,7 +171,6 @@ def summarize(
         )
     return Summary(
         mode=config.scheme.name,
-        described=config.scheme.described(plan.algorithm if plan else None),
         workers=len(workers),
         servers=servers,
         ranks=len(workers) + servers,
@@ -307,6 +306,7 @@ def _collected(failed: list[OutputError]) -> Iterator[None]:
         failed.append(error)
 
 
-def table_of(summary: Summary, folder: OutputFolder | None) -> str:
-    """Return the table that sums up a run."""
-    return final_table(asdict(summary), folder.given if folder is not None else None)
+def table_of(summary: Summary, config: TrainConfig, folder: OutputFolder | None) -> str:
+    """Return the table that sums up a run of a resolved config."""
+    given = folder.given if folder is not None else None
+    return final_table(asdict(summary), given, mode=config.scheme)

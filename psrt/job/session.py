@@ -489,7 +489,7 @@ class _Session:
             failed += recording.leave_out([it.rank for it in result.summary.missing])
             keep(result, folder, launcher.files(), failed)
         self._say("")
-        self._say(table_of(result.summary, folder))
+        self._say(table_of(result.summary, self._setup.config, folder))
         for line in launcher.remarks(result.summary):
             self._say(line)
         if hint := loss_hint(self._setup.problem, result.summary.test_loss):

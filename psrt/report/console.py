@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
-from psrt.config.modes import MODES
+from psrt.config.modes import MODES, Mode
 from psrt.core.sharding import Memory
 from psrt.core.units import plural, size_text
 from psrt.history.folds.record import Record
@@ -40,14 +40,20 @@ def epoch_line(record: Record) -> str:
     return "  ".join(parts)
 
 
-def final_table(summary: Mapping[str, Any], folder: str | PathLike[str] | None = None) -> str:
+def final_table(
+    summary: Mapping[str, Any],
+    folder: str | PathLike[str] | None = None,
+    *,
+    mode: Mode | None = None,
+) -> str:
     """Return the short table at the end of a run.
 
     Args:
         summary: the fields of a ``Summary``, as a dictionary or as read from ``summary.json``.
         folder: the run's folder; None if it wrote no files.
+        mode: with its knobs; None if only its name is known.
     """
-    rows = [("mode", _mode(summary)), *_quality(summary), ("speed", _speed(summary))]
+    rows = [("mode", _mode(summary, mode)), *_quality(summary), ("speed", _speed(summary))]
     rows += _staleness(summary)
     if summary["dropped"]:
         rows.append(("dropped", f"{summary['dropped']:,} gradients"))
@@ -157,11 +163,12 @@ def _mean(row: Mapping[str, Any], *, is_cut: bool) -> str:
     return text
 
 
-def _mode(summary: Mapping[str, Any]) -> str:
+def _mode(summary: Mapping[str, Any], mode: Mode | None) -> str:
+    name = summary["mode"] if mode is None else mode.described()
     ranks = [
         plural(summary[f"{role}s"], role) for role in ("server", "worker") if summary[f"{role}s"]
     ]
-    return ", ".join([summary.get("described") or summary["mode"], *ranks])
+    return ", ".join([name, *ranks])
 
 
 def _quality(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -179,8 +179,6 @@ class Summary:
     model_cut: ModelCut | None = None
     #: Memory of a worker's vectors, each the largest of all workers; None if it is not counted.
     memory: Memory | None = None
-    #: The mode with its main knobs, in words.
-    described: str = ""
     #: Further figures of ``evaluate`` for the final parameters, by name.
     test_figures: dict[str, float | None] = field(default_factory=dict)
     #: When, where and by what it was made; see ``report.environment``. It is not compared: runs on

@@ -88,10 +88,10 @@ class RunFolder:
     @property
     def mode(self) -> str | None:
         """The synchronization scheme, in words; None if it is not known."""
-        if self.summary is not None:
-            return self.summary.described or self.summary.mode
-        mode = self.config.mode if self.config is not None else None
-        return None if mode is None else mode.described()
+        found = self.summary
+        if self.config is not None and self.config.mode is not None:
+            return self.config.scheme.described(found.allreduce if found is not None else None)
+        return None if found is None else found.mode
 
 
 def read_run(name: str) -> RunFolder:

@@ -78,7 +78,9 @@ def watch(
     while True:
         with as_written(run.path):
             state = state_of(run)
-            table = None if run.summary is None else final_table(run.summary, run.path)
+            mode = run.config.scheme if run.config.mode else None
+            found = run.summary
+            table = None if found is None else final_table(found, run.path, mode=mode)
         if table is not None:
             display.show(state, "")
             display.say(table)

@@ -17,6 +17,7 @@ import pytest
 
 import psrt
 from psrt import ConfigError, TrainConfig
+from psrt.config.modes import AllReduce
 from psrt.core.stats import Stats
 from psrt.history.check.run import check_run
 from psrt.report import (
@@ -48,7 +49,7 @@ NAMED = (
     "samples_per_second train_loss test_loss test_accuracy parameters parameters_sha256 updates "
     "dropped torn staleness skew_max skew waiting missing clock_spread_max bytes_sent "
     "bytes_received frame_bytes framed_bytes averages graph_averages cut_bytes_sent "
-    "cut_bytes_received model_cut memory described test_figures environment"
+    "cut_bytes_received model_cut memory test_figures environment"
 )
 
 
@@ -228,8 +229,8 @@ def test_final_table(summary):
         "mode": "allreduce", "servers": 0, "test_accuracy": None,
         "staleness": {"mean": 0.0, "max": 0, "histogram": []},
     }  # fmt: skip
-    assert final_table(fields | {"described": "allreduce (ring)"}).splitlines() == [
-        "mode       allreduce (ring), 2 workers",
+    assert final_table(fields, mode=AllReduce()).splitlines() == [
+        "mode       allreduce, 2 workers",
         "test loss  0.2500",
         "speed      8,640 samples/s (4,320 samples in 0.50 s)",
         "bytes      1.18 MiB sent, 999 B received",

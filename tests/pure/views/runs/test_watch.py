@@ -79,7 +79,9 @@ def test_a_line_for_each_change_until_the_summary_is_there(tmp_path):
         "2 ms",
     ]
     assert len(said) == 3  # and the table, once
-    assert said[2].startswith("mode       ssp, 1 server, 3 workers\naccuracy   93.75 %")
+    assert said[2].startswith(
+        "mode       ssp (staleness 2), 1 server, 3 workers\naccuracy   93.75 %"
+    )
 
 
 def test_a_run_that_is_over_is_shown_at_once_in_lines_without_a_terminal(tmp_path, capsys):

@@ -33,6 +33,8 @@ from psrt.optim.table import DelayedNesterov, OuterNesterov, OuterPlain, OuterRo
 _OF_WEIGHT, _OF_NORM = 1e-5, 1e-4
 #: Relative rounding of the same sum in another order, and as float32.
 _OF_SUM = 1e-6
+#: The length of a mean of directions that may be rounding, twice that of ``psrt.optim.merge``.
+_CANCEL = 2e-6
 #: Roundings of an element in an outer step, all told, against the size of its parts.
 _STEPS = 16
 #: How a text begins.
@@ -182,6 +184,9 @@ def _check_sums(
     holds = np.minimum(length, LARGEST) <= most * (1 + _OF_NORM) + TINY
     tensors = _tensors(header, number)
     exact = np.full(count, isinstance(merge, Radial) and tensors == 1)
+    # Where directions cancel it is the mean; then so do their sums, with signs.
+    unit = np.divide(weight * drew, norm, out=np.zeros_like(norm), where=norm > 0)
+    exact &= np.abs(np.bincount(of, unit, count)) > _CANCEL * root * np.bincount(of, weight, count)
     holds &= ~exact | (length >= most * (1 - _OF_NORM) - TINY)
     findings.on(table, centres).require(
         MERGED, holds | ~np.isfinite(most), text, due=most, counts=False,

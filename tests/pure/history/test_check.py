@@ -128,6 +128,37 @@ def test_times_that_are_none_can_be_told_of():
 # --- who has died -------------------------------------------------------------------------------
 
 
+class Opposed:
+    """Of one parameter, which worker 0 pulls the other way than the others, and further."""
+
+    def initial(self):
+        return np.zeros(1, np.float32)
+
+    def batches(self, worker, workers, epoch):
+        return [np.array([worker - 2.5])] * 6
+
+    def loss_and_grad(self, theta, batch, out):
+        out[:] = batch if batch < -2 else 0.5 * batch + 2
+        return 0.0
+
+    def evaluate(self, theta):
+        return {"loss": 0.0}
+
+
+def test_a_radial_merge_of_directions_that_cancel_is_no_offence(tmp_path):
+    mode = "local-sgd:local-steps=2,quorum=2,merge=radial"
+    out = str(tmp_path / "run")
+    simulate(
+        TrainConfig(mode=mode, servers=1, epochs=2, out=out, record=True), Opposed(), workers=3
+    )
+    history = read_history(out)
+    (events,) = history.shards
+    forces, centres = (events[events["kind"] == it] for it in (Kind.FORCE, Kind.CENTRE))
+    assert centres["gap"].min() < 0.5 * forces["gap"].min()
+    outcome = check(history)
+    assert outcome.ok, outcome.lines()
+
+
 def test_a_death_is_no_offence_but_in_a_real_run():
     text = GATE.replace("LEAVE w1 c1\n", "\n")
     scheduled = written(text, "async", workers=2, crashes=(0, 1))

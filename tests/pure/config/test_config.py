@@ -174,7 +174,8 @@ def test_knobs_that_do_not_go_together(knobs, message):
     ("merge=median,merge-weights=samples", 1, "mode local-sgd: merge-weights samples has no effect "
      "with merge=median, which gives all the same"),
     ("quorum=2", 0, "--mode local-sgd needs at least 1 server, got --servers 0"),
-    ("grace=1", 0, "--mode local-sgd:grace=1: grace and dynamic have no effect without servers"),
+    *((it, 0, f"--mode local-sgd:{it}: grace and dynamic have no effect without servers")
+      for it in ("grace=1", "dynamic=true")),
     ("quorum=2,dynamic=true,fragments=2", 1,
      "mode local-sgd: dynamic is not possible with fragments 2"),
     ("quorum=2,grace=auto", 1, "mode local-sgd: grace auto needs sync-delay: without one no "
@@ -213,7 +214,11 @@ def test_what_depends_on_the_mode_waits_for_it():
     ({"mode": "local-sgd"}, 2,
      {"servers": 0, "allreduce": "auto", "mode": LocalSGD(8), "placement": None,
       "check_every": 100}),
-    ({"mode": "local-sgd:sync-delay=1"}, 2, {"mode": LocalSGD(8, sync_delay=1, mixing=0.5)}),
+    *(({"mode": f"local-sgd:sync-delay=1{it}"}, 2,
+       {"mode": LocalSGD(8, sync_delay=1, mixing=mixing)})
+      for it, mixing in (("", 0.5), (",mixing=0.25", 0.25))),
+    *(({"mode": "local-sgd:quorum=4,grace=1", "servers": 1, "resume": "runs/a"}, ranks,
+       {"mode": LocalSGD(8, quorum=4, grace=1.0)}) for ranks in (4, 5, 6)),
     *(({"mode": "gossip", "codec": codec}, 2, {"mode": Gossip(order=CTA, consensus_rate=rate)})
       for codec, rate in ((None, None), ("sign", 1.0), ("top-k:density=0.1", 0.1))),
     ({"mode": "gossip:variant=push-sum"}, 2,
@@ -333,8 +338,11 @@ def test_what_does_not_fit_the_ranks(knobs, ranks, message):
     ({"mode": "easgd:elastic=1.5"}, 4),
     *(({"mode": f"local-sgd:{it}", "servers": 1}, 5) for it in (
         "quorum=4", "quorum=3,grace=1,dynamic=true", "quorum=3,outer=delayed-nesterov",
-        "quorum=3,merge=trimmed",
+        "quorum=3,merge=trimmed", "quorum=2,merge=radial,merge-weights=equal",
+        "quorum=2,local-steps=2,fragments=2,fragment-order=sequential",
+        "quorum=2,sync-delay=1,grace=auto",
     )),
+    ({"mode": "local-sgd:local-steps=4,fragments=2,sync-delay=3", "servers": 0}, 4),
     ({"mode": "easgd:elastic=3,asynchronous=true"}, 4),
     ({"servers": 3}, 4),
     ({"inject": ("0:delay:1", "*:jitter:1"), "mode": "ssp"}, 2),

@@ -15,7 +15,7 @@ from psrt.core.messages import Push
 from psrt.core.partition import Span
 from psrt.optim import BLOCK, Schedule
 from psrt.optim.table import MERGES, OUTER_STEPS, STALENESS_RATES, Always, Sgd
-from psrt.runtime.paces import Paces
+from psrt.runtime.paces import Paces, Slack, pace_of
 from psrt.runtime.shard import Shard
 from psrt.runtime.updater import Contribution, Updater
 from support.cases import each
@@ -256,3 +256,14 @@ def test_steps_are_in_proportion_to_paces(local_steps):
     assert [paces.steps(it) for it in speeds] == due
     paces.forget(0)  # now the second one is the fastest
     assert paces.steps(1) == local_steps
+
+
+def test_a_window_is_what_computing_hides_of_the_slowest():
+    """γ(T·ξ_step − ξ_quorum − ξ_sync); one that no time has passed for has no pace."""
+    paces, slack = Paces(), Slack(delay=6, sync_s=0.25)
+    assert paces.slowest_s == 0.0
+    for worker, (steps, seconds) in enumerate([(8, 2.0), (4, 2.0), (3, 0.0)]):
+        paces.note(worker, pace_of(steps, seconds))
+    assert paces.slowest_s == 0.5
+    assert slack.seconds(paces.slowest_s, 0.75) == pytest.approx(0.8 * (6 * 0.5 - 0.75 - 0.25))
+    assert slack.seconds(paces.slowest_s, 9.0) == 0.0

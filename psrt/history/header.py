@@ -135,11 +135,46 @@ class Header:
         Raises:
             ConfigError: if it is invalid.
         """
+        if number == len(self.cells):
+            return self._of_servers()
         cell = dataclasses.replace(self, **self.cells[number], cells=())
         cell._check()
         if self.config.get("servers") is None:
             return cell
         return dataclasses.replace(cell, config=self.config | {"servers": len(cell.server_ranks)})
+
+    @property
+    def has_whole_servers(self) -> bool:
+        """Whether servers have the whole of a split model, so that they are in no cell."""
+        return bool(self.cells and self.servers) and not any(it["servers"] for it in self.cells)
+
+    @property
+    def parts(self) -> list[Header]:
+        """The headers of what has files of its own: the cells, and servers that are in none.
+
+        A job without cells is its only part.
+        """
+        count = len(self.cells) + self.has_whole_servers
+        return [self.of_cell(i) for i in range(count)] if self.cells else [self]
+
+    @property
+    def pushed_to(self) -> list[tuple[int, ...]]:
+        """By cell, the rank of each shard that its workers, or the first one of each copy, push to.
+
+        A job without cells is one.
+        """
+        parts = self.parts[: max(1, len(self.cells))]
+        return [(self if self.has_whole_servers else it).servers for it in parts]
+
+    def _of_servers(self) -> Header:
+        """Return the header of servers in no cell, and of the first worker of each copy."""
+        its = {name for cell in self.cells for name in cell["files"]}
+        return dataclasses.replace(
+            self,
+            workers=self.workers[:: len(self.cells)],
+            files=tuple(name for name in self.files if name not in its),
+            cells=(),
+        )
 
     def knob(self, name: str, otherwise: Any = None) -> Any:
         """Return a knob of the run, ``otherwise`` if its mode does not use it."""
@@ -200,13 +235,14 @@ class Header:
             isinstance(it, dict) and it.keys() == set(OF_CELL) for it in self.cells
         ):
             raise ConfigError("has cells without their fields")
-        cells = [self.of_cell(number) for number in range(len(self.cells))]
-        if not cells:
+        if not self.cells:
             return
+        parts = self.parts
+        cells = parts[: len(self.cells)]
         for what, mine, its in (
             ("workers", self.workers, [it.workers for it in cells]),
-            ("servers", self.server_ranks, [it.server_ranks for it in cells]),
-            ("files", self.files, [it.files for it in cells]),
+            ("servers", self.server_ranks, [it.server_ranks for it in parts]),
+            ("files", self.files, [it.files for it in parts]),
         ):
             if sorted(mine) != sorted(one for part in its for one in part):
                 raise ConfigError(f"has cells that together do not have the {what} of the job")

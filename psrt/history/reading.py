@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -80,6 +80,8 @@ def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
 
     Returns:
         The header of the job, and the history of each cell, which is like that of a separate job.
+        Behind them that of servers which are in no cell, if there are any, with all events of the
+        workers that speak for a copy: those of the first cell.
 
     Raises:
         ConfigError: if there is none, or it is damaged, unfinished, or of another format.
@@ -94,10 +96,13 @@ def read_cells(run: str | PathLike[str]) -> tuple[Header, list[History]]:
     files = {name: _read_file(folder, name) for name in names}
     if not all(whole for _, whole in files.values()):
         raise ConfigError(_unfinished(folder, list(files.values())))
-    cells = [header.of_cell(i) for i in range(len(header.cells))] or [header]
-    return header, [
-        assemble(cell, [files[name][0] for name in cell.files], where=str(folder)) for cell in cells
+    found = [
+        assemble(part, [files[name][0] for name in part.files], where=str(folder))
+        for part in header.parts
     ]
+    if len(found) > len(header.cells) > 0:
+        found[-1] = replace(found[-1], workers=found[0].workers)
+    return header, found
 
 
 def _unfinished(folder: Path, files: Sequence[tuple[Events, bool]]) -> str:

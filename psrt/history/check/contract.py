@@ -139,7 +139,7 @@ class Contract:
         ranks of its learner: no event tells of that.
         """
         is_exact = self.simulated and not self.resumed and not self.ends_late
-        is_exact &= not self.mode.has_teams
+        is_exact &= not self.mode.has_teams and not (self.cut and self.learners is not None)
         return is_exact and not (self.streams and (self.sends_frames or self.codes))
 
     @property

@@ -20,7 +20,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.files import open_regular, read_text
 from psrt.core.progress import PROGRESS, Amount
 from psrt.core.stats import Report, Stats
-from psrt.history.check import teams
+from psrt.history.check import copies, teams
 from psrt.history.check.alternation import Shard, Workers, shard_of, workers_of
 from psrt.history.check.by_host import check_by_host
 from psrt.history.check.contract import Contract, contract_of
@@ -137,12 +137,23 @@ def check_cells(
         ConfigError: if the header cannot be that of a run of psrt.
     """
     layout, findings = layout_of(header), Findings(resumed=header.resumed)
+    served: _Case | None = None
+    if header.has_whole_servers:
+        *histories, last = histories
+        served = _Case(contract_of(last.header), last, None, None, None, None, findings)
     cases = [
-        _Case(contract_of(it.header), it, None, None, None, None, findings) for it in histories
+        _Case(
+            served.contract if served else contract_of(it.header),
+            *(it, None, None, None, None, findings),
+        )
+        for it in histories
     ]
+    with_servers = [served] if served else cases
+    end = max(it.end for it in {*cases, *with_servers})
+    for case in with_servers:
+        case.end = end
     for number, case in enumerate(cases):
         case.number, case.cells = number, len(cases)
-        case.end = max(it.end for it in cases)
         if layout.asynchronous and case.contract.mode.weakens:
             behind = layout.stages - layout.place(number)[0] - 1
             case.contract = dataclasses.replace(case.contract, behind=behind)
@@ -150,31 +161,34 @@ def check_cells(
         cases[0].contract,
         workers=len(header.workers),
         servers=len(header.server_ranks),
-        shards=sum(case.contract.shards for case in cases),
+        shards=sum(case.contract.shards for case in with_servers),
     )
+    tables = [case.tables[0] for case in cases]
     with np.errstate(all="ignore"):  # senseless numbers are reported, not warned of
         for number, case in enumerate(cases):
             before = findings.first
-            case.check()
+            if served is None:
+                case.check()
+            else:
+                _check_copies(served, case, header)
             if findings.first is not None and findings.first is not before:
                 stage, slice_ = layout.place(number)
                 where = f"stage {stage}" + (f", slice {slice_}" if layout.slices > 1 else "")
                 text = f"{where}: {findings.first.text}"
                 findings.first = dataclasses.replace(findings.first, text=text)
         if findings.none:
-            tables = [case.tables[0] for case in cases]
             check_pipeline(layout, tables, findings, one_clock=contract.one_clock)
         if findings.none and layout.asynchronous and not contract.mode.weakens:
             for case in cases:
                 case.by_stages = True
         if findings.none and summary is not None:
             told = SummaryCheck(summary, contract, header, findings)
-            told.digests(saved_sha256, max(case.updates for case in cases))
-            _check_summary_of_cells(told, cases, metrics or ())
+            told.digests(saved_sha256, max(case.updates for case in with_servers))
+            _check_summary_of_cells(told, cases, with_servers, metrics or ())
             exact = layout.slices == 1 and header.knob("clip_norm") is None
             told.cut(tables, exact=exact)
         if findings.none and metrics is not None:
-            gap = max(case.gap for case in cases)
+            gap = max(case.gap for case in with_servers)
             lines = check_metrics(metrics, findings, numerics=header.numerics, gap=gap, apart=False)
             if contract.plan is not None:
                 workers = _side_by_side([case.pieces for case in cases])
@@ -182,18 +196,53 @@ def check_cells(
                 check_lines(contract, lines, workers, reports, findings)
             elif not contract.resumed:
                 check_windows(lines)
-    return Outcome.of(contract, findings, [table for case in cases for table in case.tables])
+    its = [table for case in with_servers for table in case.tables[1:]]
+    return Outcome.of(contract, findings, tables + its)
+
+
+def _check_copies(served: _Case, case: _Case, header: Header) -> None:
+    """Check a cell whose copies are learners: its workers, if it is not the first, have no servers.
+
+    Args:
+        served: the servers and the workers of the first cell, which is checked as a separate job.
+        case: of the cell.
+        header: of the job.
+    """
+    findings, workers = case.findings, case.history.workers
+    case.left = [bool((it["kind"] == Kind.LEAVE).any()) for it in workers]
+    if not case.number:
+        served.check()
+        return
+    for copy in range(len(workers)):
+        plan = served.contract.plan and served.contract.plan.of(copy)
+        _Case.of_part(copies.alone(case.history, copy, header), findings, plan=plan).check()
+    if findings.none:
+        at, its = (it.tables[0].where(Kind.LEAVE) for it in (case, served))
+        text = (
+            "worker {worker} leaves after {said} averages, the first part of its copy after {due}"
+        )
+        due, why = served.tables[0]["clock"][its], [(served.tables[0], its)]
+        left = findings.on(case.tables[0], at)
+        left.require_equal(MEMBERSHIP, case.tables[0]["clock"][at], due, text, because=why)
 
 
 def _check_summary_of_cells(
-    summary: SummaryCheck, cases: Sequence[_Case], metrics: Sequence[Mapping[str, object]]
+    summary: SummaryCheck,
+    cases: Sequence[_Case],
+    with_servers: Sequence[_Case],
+    metrics: Sequence[Mapping[str, object]],
 ) -> None:
     """Check a summary of all cells; samples are counted by the first cell of a copy."""
-    first, contract = cases[0], cases[0].contract
+    first, contract = with_servers[0], cases[0].contract
     ranks = [
         one.of_cell(case.number, len(cases), len(case.history.shards))
         for case in cases
-        for one in case.ranks
+        for one, _ in case.told
+    ]
+    ranks += [
+        one.of_cell(case.number, len(cases), len(case.history.shards))
+        for case in with_servers
+        for one in shards_of(case.history)
     ]
     workers = _side_by_side([case.pieces for case in cases])
     summary.counted(ranks)
@@ -209,8 +258,8 @@ def _check_summary_of_cells(
         else:
             summary.summed(*[(case.header, case.tables[0]) for case in cases])
     else:
-        summary.shards([shard for case in cases for shard in case.found])
-        summary.sent(*[(case.header, case.tables[0], case.tables[1:-1]) for case in cases])
+        summary.shards([shard for case in with_servers for shard in case.found])
+        summary.sent(*[(it.header, it.tables[0], it.tables[1:-1]) for it in with_servers])
     summary.measured(metrics)
     summary.times(workers)
 

@@ -83,16 +83,17 @@ def read_figures(folder: Path, header: Header) -> EventFigures:
         for name in names
     ]
     figures.began = min(figures.began, figures.ended)
-    shards = [max(1, len(header.of_cell(i).spans)) for i in range(len(header.cells))]
-    shards = shards or [max(1, len(header.spans))]
+    shards = [max(1, len(it)) for it in header.pushed_to]
+    count = len(shards)
     for number, block in _blocks(extents):
-        worker = block["worker"].astype(np.int64) * len(cells) + number
+        number %= count  # servers that are in no cell know the workers of the first one
+        worker = block["worker"].astype(np.int64) * count + number
         known = (block["worker"] >= 0) & (worker < workers) & np.isfinite(block["time"])
         block, worker = block[known], worker[known]
         _add_waits(figures, block, worker, shards[number])
         _add_staleness(figures, block, worker)
     for number, extent in extents if header.cells else ():
-        _add_passes(figures, extent, number, len(cells))
+        _add_passes(figures, extent, number % count, count)
     return figures
 
 
@@ -106,7 +107,7 @@ def _length(figures: EventFigures) -> float:
 
 def _cells(header: Header) -> list[tuple[str, ...]]:
     """Return the files of each cell; without model parallelism there is one cell."""
-    return [header.of_cell(i).files for i in range(len(header.cells))] or [header.files]
+    return [it.files for it in header.parts]
 
 
 def _blocks(extents: Iterable[tuple[int, Extent]]) -> Iterator[tuple[int, Events]]:

@@ -75,8 +75,7 @@ class Source:
         self.folder: Path = folder_of(run)
         self.clocks = HostClocks(self.header)
         #: The job, or the parts of its model, each with its own files.
-        self.cells = [self.header.of_cell(i) for i in range(len(self.header.cells))]
-        self.cells = self.cells or [self.header]
+        self.cells = self.header.parts
         files = [(number, it) for number, cell in enumerate(self.cells) for it in cell.files]
         #: For the last events of a run, the missing files of ranks that could not write.
         self.missing: list[str] = []
@@ -102,7 +101,8 @@ class Source:
         return heapq.merge(*streams, key=lambda event: event.time)
 
     def _stream(self, number: int, extent: Extent, events: int) -> Iterator[Event]:
-        cell = self.cells[number]
+        # Servers that are in no cell know the workers of the first one.
+        cell, count = self.cells[number], max(1, len(self.header.cells))
         # Events without a number belong to the first worker.
         ranks = np.array([*cell.workers, *cell.servers, cell.workers[0]])
         servers = np.array(cell.servers, int)
@@ -117,7 +117,7 @@ class Source:
             self._correct(block, rank)
             # ``tolist`` turns a whole block into Python numbers at once.
             yield from (
-                Event._make((*event, number, at))
+                Event._make((*event, number % count, at))
                 for event, at in zip(block.tolist(), rank.tolist(), strict=True)
             )
 

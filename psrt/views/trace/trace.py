@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -147,10 +148,8 @@ class _Drawing:
             self._slice,
             self._mark,
             self._count,
-            shards=[len(cell.servers) for cell in source.cells],
-            of_rank=[
-                {rank: cell.servers.count(rank) for rank in cell.servers} for cell in source.cells
-            ],
+            shards=[len(servers) for servers in source.header.pushed_to],
+            of_rank=[Counter(servers) for servers in source.header.pushed_to],
         )
 
     def draw(self, writer: Writer, most_bytes: float) -> None:
@@ -228,7 +227,8 @@ class _names:  # noqa: N801 - a function with state
         self._hosts = header.hosts
         self._roles = {rank: f"server {i}" for i, rank in enumerate(header.server_ranks)}
         self._roles |= {rank: f"worker {i}" for i, rank in enumerate(header.workers)}
-        for number, cell in enumerate(source.cells if len(source.cells) > 1 else ()):
+        cells = source.cells[: len(header.cells)]
+        for number, cell in enumerate(cells if len(cells) > 1 else ()):
             for rank in (*cell.workers, *cell.servers):
                 self._roles[rank] += f", part {number}"
         self._machines = _machines(source.folder.parent / _ROSTER)

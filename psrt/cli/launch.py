@@ -23,7 +23,7 @@ from psrt.cli.printing import refuse, say
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
-from psrt.config.resolve import mode_of, resolve
+from psrt.config.resolve import mode_of, resolve, servers_of
 from psrt.core.errors import ConfigError
 from psrt.core.vendors import has_room, settings
 from psrt.faults.parent import PARENT, Parent
@@ -486,11 +486,10 @@ def _ranks_of(given: argparse.Namespace, rest: Sequence[str]) -> int:
         raise ConfigError(f"--workers {given.workers} and -n {given.ranks}: give only one of them")
     workers = _number(given.workers, "--workers must be a number of workers")
     config = config_of(train_parser().parse(rest[1:]))
-    cells = 1 if config.parallel is None else config.axes.cells
-    servers = config.servers
+    axes, servers = config.axes, config.servers
     if servers is None:
-        servers = mode_of(config, workers + 1).default_servers * cells
-    return servers + workers * cells
+        servers = servers_of(mode_of(config, workers + 1), axes, workers * axes.cells)
+    return servers + workers * axes.cells
 
 
 def _outlasts(flags: Sequence[str], ranks: int) -> bool:

@@ -8,7 +8,7 @@ from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
 from psrt.cli.printing import say
 from psrt.config import TrainConfig, resolve, to_toml
 from psrt.config.dealing import IID
-from psrt.config.resolve import mode_of
+from psrt.config.resolve import mode_of, servers_of
 from psrt.core.errors import ConfigError
 from psrt.core.units import plural
 from psrt.rows.knobs import Knob, read
@@ -133,5 +133,6 @@ def fewest_ranks(config: TrainConfig) -> int:
     )
     servers = config.servers
     if servers is None:
-        servers = mode_of(config, copies * axes.cells).default_servers * axes.cells
+        workers = copies * axes.cells
+        servers = servers_of(mode_of(config, workers), axes, workers)
     return servers + copies * axes.cells

@@ -240,7 +240,7 @@ def _check_saving(config: TrainConfig) -> None:
     mode = config.scheme
     if not mode.saves:
         raise ConfigError(f"{given[0]} is not possible with --mode {mode.name}")
-    if config.parallel is not None and mode.parks:
+    if config.parallel is not None and mode.parks and mode.quorum is None:
         raise ConfigError(
             f"{given[0]} is not possible with --parallel {config.parallel} and --mode {mode.name}, "
             "whose workers save different steps: the parts of a copy would not match"

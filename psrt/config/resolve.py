@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from psrt.codec.table import CODECS
+from psrt.config.axes import Axes
 from psrt.config.checks import first_miss
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Mode, default_mode
@@ -51,7 +52,9 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     config = _with(config, **_of_other_knobs(config, mode))
     workers = config.axes.data or ranks - (config.servers or 0)
     if workers > 0:
-        mode = mode.among(workers, config.servers or 0, resumes=config.resume is not None)
+        # Copies of a split model stay as many.
+        resumes = config.resume is not None and config.parallel is None
+        mode = mode.among(workers, config.servers or 0, resumes=resumes)
         config = _with(config, mode=mode)
     rate = config.staleness_rate
     learners = workers // (mode.learner_ranks if isinstance(mode.learner_ranks, int) else 1)
@@ -61,11 +64,8 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
             f"--staleness-rate {rate} has no effect with --mode {mode}, whose merges wait for all "
             "workers"
         )
-    if config.parallel is not None and mode.quorum is not None:
-        raise ConfigError(
-            f"--mode {mode} is not possible with --parallel {config.parallel}: each part of a "
-            "model has servers of its own, which would merge different copies"
-        )
+    if config.parallel is not None:
+        _check_copies(config, mode)
     config = _with(config, **_fallbacks(config))
     contraction = None if config.codec is None else config.codec.contraction
     mode = mode.settled(clips=config.clip_norm is not None, contraction=contraction)
@@ -101,7 +101,10 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
     if config.parallel is None:
         return config
     axes, servers = config.axes, config.servers
-    servers = mode.default_servers * axes.cells if servers is None else servers
+    if servers is None:
+        least = mode.default_servers
+        is_least = servers_of(mode, axes, ranks - least) == least
+        servers = least if is_least else least * axes.cells
     workers = ranks - servers
     of_ranks = plural(ranks, "rank") + (
         f", of which {servers} {'is a server' if servers == 1 else 'are servers'}"
@@ -116,7 +119,7 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
     if axes.data * axes.cells != workers:
         needed = axes.data * axes.cells
         raise ConfigError(f"--parallel {axes} needs {needed} ranks, got {of_ranks}")
-    if servers % axes.cells:
+    if servers % axes.cells and not _merges_some(mode, axes.data):
         raise ConfigError(
             f"--servers {servers} must be a multiple of {axes.cells}: each of the {axes.cells} "
             f"parts of --parallel {axes} has servers of its own"
@@ -132,6 +135,32 @@ def _with_axes(config: TrainConfig, mode: Mode, ranks: int) -> TrainConfig:
         servers=servers,
         micro_batches=config.micro_batches or min(parts, config.batch_size),
     )
+
+
+def servers_of(mode: Mode, axes: Axes, workers: int) -> int:
+    """Return the default number of servers of a model that is split over that many workers.
+
+    Each part has servers of its own, unless they merge some of the copies at a time: then parts
+    must not choose different ones.
+    """
+    copies = axes.data or workers // axes.cells
+    return mode.default_servers * (1 if _merges_some(mode, copies) else axes.cells)
+
+
+def _merges_some(mode: Mode, copies: int) -> bool:
+    """Return whether servers merge some of the copies of a model at a time."""
+    return mode.quorum is not None and mode.quorum != copies
+
+
+def _check_copies(config: TrainConfig, mode: Mode) -> None:
+    """Check what copies of a split model can be as learners."""
+    schedule, why = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE), ""
+    if mode.quorum is not None and mode.streams:
+        why = "servers average its copies as a whole"
+    elif mode.quorum is not None and schedule.row.asynchronous:
+        why = f"with --pipeline-schedule {schedule}, batches are in flight where a copy is merged"
+    if why:
+        raise ConfigError(f"--mode {mode} is not possible with --parallel {config.parallel}: {why}")
 
 
 def _with_codec_of_optimizer(config: TrainConfig, mode: Mode) -> TrainConfig:

@@ -437,6 +437,14 @@ class TrainConfig:
         return Axes() if self.parallel is None else axes_of(self.parallel)
 
     @property
+    def has_whole_servers(self) -> bool:
+        """Whether servers have the whole of a model that is split, whose copies are learners.
+
+        Otherwise each part has servers of its own, if there are any. Only of a resolved config.
+        """
+        return self.parallel is not None and self.scheme.quorum is not None
+
+    @property
     def scheme(self) -> Mode:
         """The mode. Only a resolved config is sure to have one."""
         assert isinstance(self.mode, Mode), "not resolved: the mode is not known yet"

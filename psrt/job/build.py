@@ -320,7 +320,7 @@ def worker_role(
         topology: the neighbours of workers; None without.
         turns: in a replay of gossip by pairs, when the worker did what.
         members: returns the workers that share an epoch's samples; None for always all.
-        team: the port among the ranks of this worker's learner, if that has several.
+        team: this worker's second port, if it has one; see ``Launcher.teams``.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -362,6 +362,8 @@ def worker_role(
         members=members,
         delays=_delays(config, number),
         rng=np.random.default_rng((config.seed, port.rank if number == worker else number)),
+        servers=team.role_map.servers if team and config.has_whole_servers else None,
+        is_served=bool(config.servers),
     )
 
 

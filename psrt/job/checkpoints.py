@@ -246,7 +246,7 @@ def parts_at(
         # its own vector in its tree.
         mixes = setup.config.scheme.mixes
         is_first = rank == (setup.role_map.workers[0] if cell is None else cell.first_worker)
-        carries = is_first and not role_map.servers and role.strategy.whole
+        carries = is_first and not setup.role_map.servers and role.strategy.whole
         spans = places(Span(0, role_map.n)) if carries or mixes else ()
         held: Any = weakref.proxy(role)  # weak, since the role refers to this part
         tree: Callable[[], Tree] = partial(_tree_of_worker, held, carries and not mixes)
@@ -255,7 +255,9 @@ def parts_at(
         yield Part(_worker(number, setup), tree, spans, over=alone, log=log), role
         return
     # The shards of a cell are numbered after those of the cells before it.
-    before = 0 if setup.cut is None else setup.cut.numbered_cell_of(rank)[0] * len(role_map.spans)
+    before = 0
+    if setup.cut is not None and cell is not None:
+        before = setup.cut.served_cells.index(cell) * len(role_map.spans)
     for it in role.shards:
         spans = places(role_map.spans[it.number])
         held = weakref.proxy(it)
@@ -320,7 +322,7 @@ def _shards(setup: Setup) -> int:
     """Return the number of shards of all servers."""
     if setup.cut is None:
         return len(setup.role_map.spans)
-    return sum(len(cell.role_map.spans) for cell in setup.cut.cells)
+    return sum(len(cell.role_map.spans) for cell in setup.cut.served_cells)
 
 
 def _worker(number: int, setup: Setup) -> str:

@@ -35,6 +35,7 @@ from psrt.runtime.problem import Problem
 from psrt.runtime.timing_chain import TimingOnlyStage
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.topology import Topology
+from psrt.transport.port import RoleMap
 from psrt.transport.stage_links import Channel, StageLinks, channels_of
 
 
@@ -78,15 +79,28 @@ class Cut:
     cells: tuple[Cell, ...]
     #: Ranks of the workers by number.
     workers: tuple[int, ...]
+    #: If servers have the whole model: they and the first worker of each copy, which speaks for it.
+    served: Cell | None = None
     #: Rank → number of its cell, and of its worker: a simulation may have thousands.
     _cells: Mapping[int, int] = field(init=False, repr=False, compare=False)
     _workers: Mapping[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        cells = {rank: number for number, cell in enumerate(self.cells) for rank in cell.ranks}
+        groups = reversed([*enumerate(self.groups)])  # a worker is in a cell first of all
+        cells = {rank: number for number, cell in groups for rank in cell.ranks}
         object.__setattr__(self, "_cells", cells)
         workers = {rank: number for number, rank in enumerate(self.workers)}
         object.__setattr__(self, "_workers", workers)
+
+    @property
+    def groups(self) -> tuple[Cell, ...]:
+        """The cells, and behind them ``served``."""
+        return self.cells if self.served is None else (*self.cells, self.served)
+
+    @property
+    def served_cells(self) -> tuple[Cell, ...]:
+        """Those that have the servers, if there are any."""
+        return self.cells if self.served is None else (self.served,)
 
     @property
     def parameters(self) -> int:
@@ -114,9 +128,9 @@ class Cut:
         )
 
     def numbered_cell_of(self, rank: int) -> tuple[int, Cell]:
-        """Return the cell of a rank of the job, and its number."""
+        """Return the cell of a rank of the job, and its number among all ``groups``."""
         number = self._cells[rank]
-        return number, self.cells[number]
+        return number, self.groups[number]
 
     def cell_of(self, rank: int) -> Cell:
         """Return the cell of a rank of the job."""
@@ -237,6 +251,7 @@ def cut_of(
     workers: Sequence[int],
     shards: ShardChoice | None,
     topology: Topology | None = None,
+    whole: RoleMap | None = None,
 ) -> Cut:
     """Return which rank has which part.
 
@@ -247,11 +262,13 @@ def cut_of(
         workers: ranks of the workers, by number.
         shards: of each server; None without servers.
         topology: of the copies; None if they do not mix.
+        whole: the role map of the job, if its servers have the whole model; else None.
 
     Raises:
         ConfigError: if a server would own nothing.
     """
     counts, uneven, widths, parts, layers = plan
+    servers = servers if whole is None else ()
     axes, number_of = config.axes, {rank: number for number, rank in enumerate(workers)}
     cells = []
     for number, (rectangles, sizes) in enumerate(zip(parts, layers, strict=True)):
@@ -293,7 +310,23 @@ def cut_of(
         tuple(max(most_alive(steps, schedule.chunks)) for steps in steps_of),
         tuple(cells),
         tuple(workers),
+        None if whole is None else _served(whole, axes.cells),
     )
+
+
+def _served(whole: RoleMap, parts: int) -> Cell:
+    """Return the servers of whole models, and the first worker of each copy, as a cell."""
+    firsts = whole.workers[::parts]
+    ranks = tuple(sorted((*whole.server_ranks, *firsts)))
+    place = {rank: i for i, rank in enumerate(ranks)}
+    role_map = replace(
+        whole,
+        workers=tuple(place[rank] for rank in firsts),
+        servers=tuple(place[rank] for rank in whole.servers),
+        job_ranks=ranks,
+        job_workers=tuple(range(0, len(whole.workers), parts)),
+    )
+    return Cell(0, 0, ranks, role_map, Part.of_spans([Span(0, whole.n)]))
 
 
 def cut_problem(

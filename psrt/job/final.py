@@ -31,7 +31,7 @@ def final_theta(launcher: Launcher, setup: Setup, roles: Roles) -> Vector | None
     if cut is None:
         _bring(launcher, roles, role_map.servers, role_map.spans, whole)
         return whole
-    for cell in cut.cells:
+    for cell in cut.served_cells:
         own = np.empty(cell.part.size, np.float32) if launcher.first else None
         places = cell.role_map.servers or cell.role_map.workers[:1]
         spans = cell.role_map.spans or (Span(0, cell.part.size),)

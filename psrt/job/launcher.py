@@ -247,7 +247,11 @@ class Launcher(ABC):
         raise ConfigError(f"--parallel {cut.axes} needs several ranks")
 
     def teams(self, setup: Setup) -> Mapping[int, Port]:
-        """Return by rank the ports of this process's workers among their learners; collective."""
+        """Return by rank the second ports of this process's workers; collective.
+
+        These are among the ranks of a learner; or those of the first rank of each copy of a split
+        model, with the servers.
+        """
         raise AssertionError("only several ranks are a learner of several")
 
     def log_files(self, setup: Setup) -> tuple[str, ...]:

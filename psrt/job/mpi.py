@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from mpi4py import MPI
@@ -238,19 +238,22 @@ class MpiLauncher(Launcher):
 
     def _spread_parts(self, initial: Vector, cut: Cut) -> Vector:
         """Send each rank its part of the initial parameters."""
-        comm = self._comm
-        if not self.first:
-            mine = np.empty(cut.cell_of(comm.rank).part.size, np.float32)
-            for piece in pieces(mine):
-                comm.Recv(piece, 0, FETCH)
-            return mine
-        for cell in cut.cells:
-            part = cell.part.take(initial)
-            for rank in cell.ranks:
-                if rank:
-                    for piece in pieces(part):
+        comm, mine = self._comm, list[Vector]()
+        for cell in cut.groups:
+            if self.first:
+                part = cell.part.take(initial)
+                for rank in cell.ranks:
+                    for piece in pieces(part) if rank else ():
                         comm.Send(piece, rank, FETCH)
-        return cut.cell_of(0).part.take(initial)
+            elif comm.rank in cell.ranks:
+                part = np.empty(cell.part.size, np.float32)
+                for piece in pieces(part):
+                    comm.Recv(piece, 0, FETCH)
+            if comm.rank in cell.ranks:
+                mine.append(part)
+        if self._team is not None:
+            np.copyto(self._team.theta, mine[-1])
+        return mine[0]
 
     def hand_out(
         self, replay: Replay | None, role_map: RoleMap, cut: Cut | None
@@ -267,7 +270,7 @@ class MpiLauncher(Launcher):
         for number, (_, _, scripts) in enumerate(told):
             places = role_map.servers or role_map.workers
             if cut is not None:
-                cell = cut.cells[number]
+                cell = cut.groups[number]
                 of_cell = cell.role_map.servers or cell.role_map.workers
                 places = tuple(cell.ranks[rank] for rank in of_cell)
             for i, rank in enumerate(places[:scripts]):
@@ -302,7 +305,6 @@ class MpiLauncher(Launcher):
         config, rank, role_map = setup.config, self._comm.rank, setup.role_map
         codec = setup.codec_at(rank)
         reply = codec and codec.reply
-        comm: MPI.Comm = self._comm
         self._monitor.job(
             role_map.server_ranks,
             role_map.workers,
@@ -310,12 +312,9 @@ class MpiLauncher(Launcher):
             busy_s=config.busy_timeout_s,
             places=() if setup.cut is None else setup.cut.places,
         )
-        with HERE.blocked("the other ranks to set up"):
-            if setup.cut is not None:
-                number, cell = setup.cut.numbered_cell_of(rank)
-                role_map = cell.role_map
-                comm = self._split(number, rank)
-            self._port = port = MpiPort(
+
+        def made(comm: MPI.Comm, role_map: RoleMap, **more: Any) -> MpiPort:
+            return MpiPort(
                 comm,
                 role_map,
                 timeout_s=config.timeout_s,
@@ -327,10 +326,25 @@ class MpiLauncher(Launcher):
                 theta_memory=theta_memory(config),
                 frame_bytes=codec.frame_bytes(role_map.spans) if codec else (),
                 reply_bytes=reply.frame_bytes(role_map.spans) if reply else (),
-                job=None if setup.cut is None else self._split(0, rank),
+                **more,
             )
+
+        with HERE.blocked("the other ranks to set up"):
+            if setup.cut is None:
+                self._port = port = made(self._comm, role_map)
+            else:
+                number, cell = setup.cut.numbered_cell_of(rank)
+                comm, job = self._split(number, rank), self._split(0, rank)
+                served = setup.cut.served
+                if served is not None:
+                    is_served = rank in served.ranks
+                    among = self._split(int(is_served), rank)
+                    comm = among if cell is served else comm
+                self._port = port = made(comm, cell.role_map, job=job)
+                if served is not None and is_served and cell is not served:
+                    self._team = made(among, served.role_map, within=port)
         self._binds_cores = config.bind_cores
-        HERE.pulse = partial(_bytes_of, port)
+        HERE.pulse = partial(_bytes_of, port, *([] if self._team is None else [self._team]))
         self._survives = bool(config.survive)
         goes_on = config.scheme.is_stale or config.scheme.mixes or self._survives
         # With a split model, the other workers of a copy need each one.
@@ -386,6 +400,8 @@ class MpiLauncher(Launcher):
     def teams(self, setup: Setup) -> Mapping[int, Port]:
         """Make the connections among the ranks of this rank's learner, if it is a worker."""
         config, rank = setup.config, self._comm.rank
+        if setup.cut is not None:
+            return {} if self._team is None else {rank: self._team}
         worker = setup.role_map.worker_of(rank)
         with HERE.blocked("the other ranks to set up"):
             if worker is None:
@@ -412,7 +428,9 @@ class MpiLauncher(Launcher):
         """Run this rank's role; then wait until all reports have reached rank 0."""
         port = self._port
         port.on_report, port.on_gone = self.on_report, self._lose
-        port.meet()
+        for it in (port, self._team):
+            if it is not None:
+                it.meet()
         if self._survives:
             port.star.collect("")  # after this no rank is in a collective, which a death would end
         if self.first:

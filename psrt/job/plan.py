@@ -123,7 +123,8 @@ def plan_job(
     if servers:
         # A process with only servers has no problem that could give its layers.
         layers = gradient_spans(problem, n)
-        of_servers, of_workers = ([hosts[rank] for rank in ranks] for ranks in (servers, workers))
+        learners = workers[:: config.axes.cells] if config.has_whole_servers else workers
+        of_servers, of_workers = ([hosts[rank] for rank in ranks] for ranks in (servers, learners))
         codec = job_codec(config, matrices)
         job = served_job(config, n, layers, of_servers, of_workers, costs=machine, codec=codec)
         job = priced(job)
@@ -202,7 +203,8 @@ def layout_of(
     if config.scheme.has_teams:
         role_map = replace(role_map, learner_ranks=int(config.scheme.learner_ranks))
     if plan.cut is not None:
-        cut = cut_of(config, plan.cut, servers, workers, plan.shards, topology)
+        whole = role_map if config.has_whole_servers else None
+        cut = cut_of(config, plan.cut, servers, workers, plan.shards, topology, whole)
         return Layout(role_map, topology, cut)
     if topology is not None:
         role_map = role_map_with_peers(config, plan.n, workers, topology)

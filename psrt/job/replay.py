@@ -79,7 +79,7 @@ class Replay:
                 f"--replay {run}: it was simulated without numerics, there are no numbers to repeat"
             )
         died = (
-            worker * len(histories) + cell
+            worker * max(1, len(self.header.cells)) + cell
             for cell, history in enumerate(histories)
             for worker, events in enumerate(history.workers)
             if not (events["kind"] == Kind.LEAVE).any()

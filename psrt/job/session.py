@@ -121,7 +121,7 @@ class _Session:
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
         self._sequencers: list[Sequencer | PairSequencer] = []
-        #: By rank, the ports of workers among the ranks of their learners, if these have several.
+        #: By rank, the second ports of workers, see ``Launcher.teams``.
         self._teams: Mapping[int, Port] = {}
         #: The first error here after training; raised when the result is safe.
         self._failure: Exception | None = None
@@ -133,7 +133,7 @@ class _Session:
         """Record, run, conclude."""
         launcher, setup = self._launcher, self._setup
         ports = launcher.ports(setup)
-        if setup.config.scheme.has_teams:
+        if setup.config.scheme.has_teams or setup.config.has_whole_servers:
             self._teams = launcher.teams(setup)
         self._check_sums(self._teams or ports)
         recording = Recording(launcher, setup, self._say)
@@ -336,7 +336,8 @@ class _Session:
         if hint := data_hint(self._setup.problem):
             self._say(hint)
         setup = self._setup
-        spans = setup.role_map.spans if setup.cut is None else setup.cut.cells[0].role_map.spans
+        cut = setup.cut
+        spans = setup.role_map.spans if cut is None else cut.served_cells[0].role_map.spans
         codec = setup.cell_codecs[0] if setup.cell_codecs else setup.codec
         part = " of the first part" if len(setup.cell_codecs) > 1 else ""
         say_codec(setup.config, codec, spans, plan, self._say, part)
@@ -513,6 +514,8 @@ def _stats(role: Server | Worker, rank: int, cut: Cut | None) -> Sequence[Stats]
     if cut is None:
         return stats
     number, cell = cut.numbered_cell_of(rank)
+    if cell is cut.served:  # which knows copies by their first workers
+        number = 0
     shards = len(cell.role_map.servers)
     return [one.of_cell(number, len(cut.cells), shards) for one in stats]
 

@@ -64,12 +64,12 @@ class Setup:
     folder: OutputFolder | None
     #: The codec of pushes or sums; None if numbers are sent uncompressed.
     codec: JobCodec | None = field(init=False)
-    #: The codec of each part of a split model; empty otherwise.
+    #: The codec of each part of a split model that is sent by itself; empty otherwise.
     cell_codecs: tuple[JobCodec, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         codec = job_codec(self.config, self.plan.matrices)
-        cells = () if self.cut is None or codec is None else self.cut.cells
+        cells = () if self.cut is None or self.cut.served is not None else self.cut.cells
         parts = tuple(codec.of_part(it.part, i) for i, it in enumerate(cells)) if codec else ()
         object.__setattr__(self, "codec", codec)
         object.__setattr__(self, "cell_codecs", parts)

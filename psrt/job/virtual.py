@@ -21,7 +21,7 @@ from psrt.collective.registry import NODE, by_hosts
 from psrt.config import TrainConfig, resolve
 from psrt.config.faults import OPERATION, Elapsed, Fault, crash_of
 from psrt.config.names import BY_HOST
-from psrt.config.resolve import mode_of
+from psrt.config.resolve import mode_of, servers_of
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, CrashError, TransportError
 from psrt.core.partition import Span
@@ -233,8 +233,7 @@ class VirtualLauncher(Launcher):
             raise ConfigError(f"--{flag} cannot be combined with --replay: nobody died in that run")
         if config.parallel is not None:
             self._check_cut(config)
-            row = mode_of(config, workers)
-            extra = row.default_servers * config.axes.cells
+            extra = servers_of(mode_of(config, workers), config.axes, workers)
             extra = extra if config.servers is None else config.servers
             return workers + (resolve(config, ranks=workers + extra).servers or 0)
         extra = 0 if config.mode and config.scheme.single else config.servers or 1
@@ -325,7 +324,8 @@ class VirtualLauncher(Launcher):
         # Only if they have an effect: a test's own class need not know them.
         more: dict[str, Any] = {} if self.numerics else {"numerics": False}
         if setup.cut is not None:
-            more["cells"] = [(it.role_map, it.ranks) for it in setup.cut.cells]
+            groups = reversed(setup.cut.groups)  # the port of a rank is that in its cell
+            more["cells"] = [(it.role_map, it.ranks) for it in groups]
         costs = costs(role_map) if callable(costs) else costs
         if self._hosts and costs is not None:
             costs = replace(costs, hosts=self._hosts)
@@ -359,8 +359,15 @@ class VirtualLauncher(Launcher):
         return cut.cell_of((port.world.ranks or ())[port.rank]).part.take(initial)
 
     def teams(self, setup: Setup) -> Mapping[int, Port]:
-        """Make ports among the ranks of each learner."""
+        """Make ports among the ranks of each learner, or return those with the servers."""
         role_map, found = setup.role_map, dict[int, Port]()
+        if setup.cut is not None and setup.cut.served is not None:
+            served = self.world.ports[role_map.servers[0]].world.ports
+            for rank, port in zip(setup.cut.served.ranks, served, strict=True):
+                if role_map.worker_of(rank) is not None:
+                    np.copyto(port.theta, setup.initial)
+                    found[rank] = port
+            return found
         for first in range(0, len(role_map.workers), role_map.learner_ranks):
             ranks = [role_map.workers[it] for it in role_map.learner_of(first)]
             team = SimulatedCell(self.world, role_map.team_of(first), ranks)
@@ -368,10 +375,11 @@ class VirtualLauncher(Launcher):
         return found
 
     def log_files(self, setup: Setup) -> tuple[str, ...]:
-        """Return by rank the name of its file of events: one file per cell."""
+        """Return by rank the name of its file of events: one per cell, and one of other servers."""
         if setup.cut is None:
             return super().log_files(setup)
-        files = {rank: cell.ranks[0] for cell in setup.cut.cells for rank in cell.ranks}
+        files = dict.fromkeys(setup.role_map.servers, min(setup.role_map.servers, default=0))
+        files |= {rank: cell.ranks[0] for cell in setup.cut.cells for rank in cell.ranks}
         return tuple(rank_file(files[rank]) for rank in range(len(files)))
 
     def links(self, setup: Setup, cut: Cut) -> Mapping[int, StageLinks]:

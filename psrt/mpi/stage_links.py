@@ -84,6 +84,8 @@ class MpiStageLinks:
         self._replica, self._parts = replica, parts
         self._stage = pipeline.rank
         self._names = names
+        #: Bytes that were gathered for averages and scattered, each way.
+        self._scattered = 0
         #: Time spent waiting for other stages, in seconds.
         self.waited = 0.0
         sizes = _Sizes(channels)
@@ -140,13 +142,13 @@ class MpiStageLinks:
     def bytes_sent(self) -> int:
         """Bytes sent to other stages and slices so far, by MPI or through shared memory."""
         sums = sum(it.bytes_sent for it in (self._slices, self._copy) if it is not None)
-        return sums + sum(link.bytes_sent for link in self._links())
+        return self._scattered + sums + sum(link.bytes_sent for link in self._links())
 
     @property
     def bytes_received(self) -> int:
         """Bytes received from other stages and slices so far."""
         sums = sum(it.bytes_received for it in (self._slices, self._copy) if it is not None)
-        return sums + sum(link.bytes_received for link in self._links())
+        return self._scattered + sums + sum(link.bytes_received for link in self._links())
 
     def _links(self) -> Iterator[_Local | _Remote]:
         yield from self._local.values()
@@ -214,14 +216,14 @@ class MpiStageLinks:
         self._copy.all_gather(numbers)
         return math.fsum(numbers.tolist())
 
-    async def gather(self, mine: Vector) -> Vector | None:
+    async def gather(self, mine: Vector, out: Vector | None = None) -> Vector | None:
         """Return the parameters of all parts on the first part, None on the others."""
         comm, parts = self._replica, self._parts
         if comm.rank:
             sent = [comm.Isend(it, 0, FETCH) for it in pieces(mine)]
             self._through(sent, "the first part to take the parameters")
             return None
-        whole = np.empty(sum(part.size for part in parts), np.float32)
+        whole = np.empty(sum(part.size for part in parts), np.float32) if out is None else out
         parts[0].put(mine, whole)
         # One after another: memory is needed for the whole and only one part.
         for source, part in enumerate(parts[1:], 1):
@@ -230,6 +232,24 @@ class MpiStageLinks:
             self._through(requests, f"part {source} of the parameters")
             part.put(theirs, whole)
         return whole
+
+    async def scatter(
+        self, whole: Vector | None, mine: Vector, numbers: Sequence[int]
+    ) -> Sequence[int]:
+        """Give each part its parameters, and return the numbers of the first part on all."""
+        comm, along = self._replica, np.array(numbers, np.int64)
+        if whole is None:
+            requests = [comm.Irecv(it, 0, FETCH) for it in (along, *pieces(mine))]
+            self._through(requests, "the first part to average")
+            self._scattered += mine.nbytes
+            return tuple(along.tolist())
+        for to, part in enumerate(self._parts[1:], 1):
+            theirs = part.take(whole)
+            requests = [comm.Isend(it, to, FETCH) for it in (along, *pieces(theirs))]
+            self._through(requests, f"part {to} to take its parameters")
+            self._scattered += theirs.nbytes
+        np.copyto(mine, self._parts[0].take(whole))
+        return numbers
 
     def _through(self, requests: list[MPI.Request], what: str) -> None:
         self._backoff.wait(lambda: MPI.Request.Testall(requests), lambda: what)

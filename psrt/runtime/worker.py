@@ -65,6 +65,8 @@ class Worker:
         no_gradient: NoGradient | None = None,
         delays: Delays | None = None,
         rng: np.random.Generator | None = None,
+        servers: Sequence[int] | None = None,
+        is_served: bool | None = None,
     ) -> None:
         """Set up.
 
@@ -82,7 +84,11 @@ class Worker:
             no_gradient: refuses to move what has no gradient; None lets it be.
             delays: injected delays; None for none.
             rng: draws the delays.
+            servers: by shard, the rank that it pushes to; None: those of the port.
+            is_served: whether servers count the updates; None: if it pushes to some.
         """
+        self._servers = port.role_map.servers if servers is None else servers
+        self._is_served = bool(self._servers) if is_served is None else is_served
         worker = port.role_map.worker_of(port.rank)
         assert worker is not None, "a worker's role runs at a worker's rank"
         self._port = port
@@ -197,10 +203,10 @@ class Worker:
             await self._boundary()
         # A worker that is saved from here on has left. When it resumes, it does not say so to
         # servers again. It does to neighbours, which wait for each other at their end.
-        left = self.has_left and bool(self._port.role_map.servers)
+        left = self.has_left and self._is_served
         self.has_left = self.at_end is not None
         if self.at_end is not None:
-            shards = () if left else self._port.role_map.servers
+            shards = () if left else self._servers
             self._leave_bytes = len(shards) * FRAME_BYTES
             await self.at_end()
             self._leave_bytes = 0
@@ -276,7 +282,7 @@ class Worker:
         stats.steps, stats.epochs = self.clock, self.epoch
         stats.seconds = self.seconds - self.meter.spent
         stats.bytes_sent, stats.bytes_received = self.meter.bytes
-        if not port.role_map.servers:
+        if not self._is_served:
             stats.updates = self.strategy.updates
             stats.fingerprint = fingerprint(port.theta) if self.strategy.whole else 0
         if self._cut is not None:

@@ -10,6 +10,7 @@ time of the bytes that a rank moves. So do all parts of a copy, to total their n
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -59,7 +60,13 @@ def stage_links(
     def seconds(*_: Any) -> float:
         return two_barriers(world, whole, NUMBER_BYTES * (len(parts) - 1))
 
+    rest = 4 * sum(part.size for part in parts[1:])
+
+    def there_and_back_s(*_: Any) -> float:
+        return two_barriers(world, whole, 2 * rest) if rest else 0.0
+
     totals = Rendezvous(world, math.fsum, seconds, workers=len(parts))
+    scattering = Rendezvous(world, operator.itemgetter(0), there_and_back_s, workers=len(parts))
     found: dict[int, VirtualStageLinks] = {}
     ways = [
         [_Way(world, it, ranks[it.writer][i], ranks[it.reader][i]) for it in of_slice]
@@ -70,9 +77,8 @@ def stage_links(
         for i, rank in enumerate(of_stage):
             mine = [it for it in ways[i] if stage in (it.channel.writer, it.channel.reader)]
             place = stage * len(of_stage) + i
-            found[rank] = VirtualStageLinks(
-                world.ports[rank], mine, costs[stage], slices, i, gathering, place, totals
-            )
+            meets = slices, i, gathering, place, totals, scattering
+            found[rank] = VirtualStageLinks(world.ports[rank], mine, costs[stage], *meets)
     return found
 
 
@@ -94,6 +100,9 @@ class VirtualStageLinks:
     gathering: _Gathering
     place: int
     totals: Rendezvous
+    #: Where the first part gives the others their parameters, which takes the time of the
+    #: ``gather`` before it, too.
+    scattering: Rendezvous
     bytes_sent: int = field(default=0, init=False)
     bytes_received: int = field(default=0, init=False)
     #: The time this worker would take for the whole gradient of the current step.
@@ -209,9 +218,26 @@ class VirtualStageLinks:
         """Return a new array whose sums over the slices copy the least."""
         return np.zeros((rows, width), np.float32)
 
-    async def gather(self, mine: Vector) -> Vector | None:
+    async def gather(self, mine: Vector, out: Vector | None = None) -> Vector | None:
         """Return the parameters of all parts at the first of them, None at the others."""
-        return await self.gathering.at(self.place, mine)
+        whole = await self.gathering.at(self.place, mine)
+        if whole is not None and out is not None:
+            np.copyto(out, whole)
+        return whole
+
+    async def scatter(
+        self, whole: Vector | None, mine: Vector, numbers: Sequence[int]
+    ) -> Sequence[int]:
+        """Give each part its parameters, and return the numbers of the first part on all."""
+        parts = self.gathering.parts
+        own = parts[self.place].size
+        moves = 4 * (own if self.place else sum(it.size for it in parts[1:]))
+        brings = whole, numbers
+        found: tuple[Vector, Sequence[int]]
+        found = await self._meet(self.scattering, self.place, brings, moves, "parts of its copy")
+        if self.port.world.numerics:
+            np.copyto(mine, parts[self.place].take(found[0]))
+        return found[1]
 
 
 class _Way:
@@ -280,7 +306,7 @@ class _Gathering:
     """The parameters of a copy of the model, part by part."""
 
     def __init__(self, ports: Sequence[VirtualPort], parts: Sequence[Part]) -> None:
-        self._first, self._parts = ports[0], parts
+        self._first, self.parts = ports[0], parts
         #: By part, the vectors brought but not yet taken.
         self._brought: list[deque[Vector]] = [deque() for _ in ports]
 
@@ -294,8 +320,8 @@ class _Gathering:
         taken = [it.popleft() for it in brought]
         if not first.world.numerics:
             return mine
-        whole = np.empty(sum(part.size for part in self._parts), np.float32)
-        for part, it in zip(self._parts, taken, strict=True):
+        whole = np.empty(sum(part.size for part in self.parts), np.float32)
+        for part, it in zip(self.parts, taken, strict=True):
             part.put(it, whole)
         return whole
 

@@ -162,11 +162,25 @@ class StageLinks(Protocol):
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
         """Make progress on messages, after a share of a pass; virtual time passes here."""
 
-    async def gather(self, mine: Vector) -> Vector | None:
+    async def gather(self, mine: Vector, out: Vector | None = None) -> Vector | None:
         """Return the parameters of all parts on the first part, None on the others.
 
         Args:
             mine: the parameters of this part.
+            out: receives them; None makes a new vector.
+        """
+
+    async def scatter(
+        self, whole: Vector | None, mine: Vector, numbers: Sequence[int]
+    ) -> Sequence[int]:
+        """Give each part its parameters, and return the numbers of the first part on all.
+
+        Counts the bytes of the ``gather`` that brought them, too.
+
+        Args:
+            whole: the parameters of all parts, at the first part; None at the others.
+            mine: receives those of this part.
+            numbers: of the first part; as many at the others.
         """
 
 
@@ -212,6 +226,12 @@ class SoloStageLinks:
     async def passed(self, step: PipelineStep, rows: int, share: float = 1.0) -> None:
         """Do nothing: real time passes by itself."""
 
-    async def gather(self, mine: Vector) -> Vector | None:
+    async def gather(self, mine: Vector, out: Vector | None = None) -> Vector | None:
         """Return the only part."""
         return mine
+
+    async def scatter(
+        self, whole: Vector | None, mine: Vector, numbers: Sequence[int]
+    ) -> Sequence[int]:
+        """Refuse: only several ranks have servers."""
+        raise AssertionError("a rank that is alone has no servers")

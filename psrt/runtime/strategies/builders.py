@@ -7,7 +7,7 @@ needs a row and a file, and no change here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from psrt.config.names import (
     PUSH_SUM,
     SEQUENTIAL,
 )
+from psrt.core.arrays import Vector
 from psrt.core.partition import Span, fragments_of
 from psrt.core.sharding import Sharing
 from psrt.model.chain import chain_layers, layer_spans
@@ -60,7 +61,7 @@ from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.push_sum import PushSum
 from psrt.runtime.strategies.served_fragments import ServedFragments
 from psrt.runtime.strategies.streaming import StreamingSGD
-from psrt.runtime.strategies.team import Team
+from psrt.runtime.strategies.team import Copy, Team
 from psrt.runtime.strategies.tracking import Tracking
 from psrt.runtime.sum_frames import RecordedFrames
 from psrt.runtime.timing_only import TimingOnlyProblem
@@ -103,7 +104,8 @@ class Ingredients:
     events: WorkerEventRecorder | None = None
     #: The all-reduce of the control values, where it is known; None leaves it to the config's.
     control_algorithm: str | None = None
-    #: Among the ranks of this one's learner; None if it is alone.
+    #: Among the ranks of this one's learner; if these have parts of a model, at their first one
+    #: with the servers. None otherwise.
     team: Port | None = None
     #: The graph on which workers mix; None where they do not.
     topology: Topology | None = None
@@ -231,6 +233,8 @@ def averaging(of: Ingredients) -> Strategy:
     config, port, codec = of.config, of.port, of.codec
     if not port.role_map.servers and len(port.role_map.workers) == 1:
         codec = None  # nothing is sent, and differences would only add rounding
+    if config.has_whole_servers:
+        return _of_copy(of)
     team, updater = _team(of)
     if config.scheme.streams and port.role_map.servers:
         served: Any = of.push_codecs
@@ -250,7 +254,8 @@ def averaging(of: Ingredients) -> Strategy:
     if team is None or team.leads:
         averager = _averager(of, codec)
     if team is not None:
-        averager = TeamAverager(port, team, averager, parks=config.scheme.parks, events=of.events)
+        landing = port.land_apart(team.theta)
+        averager = _for_all(of, team, averager, landing if team.leads else None)
     assert averager is not None, "this rank averages, or another one of its team does"
     return LocalSGD(
         port,
@@ -261,6 +266,30 @@ def averaging(of: Ingredients) -> Strategy:
         team=team,
         events=of.events,
     )
+
+
+def _of_copy(of: Ingredients) -> LocalSGD:
+    """Build local steps on a part of a model, the whole of which its first rank averages."""
+    config, port, served = of.config, of.port, of.team
+    assert isinstance(of.problem, CutProblem), "the model is split"
+    own = None if served is None else _averager(replace(of, port=served), of.codec)
+    landing = None if served is None else served.theta
+    return LocalSGD(
+        port,
+        of.updater(port.theta.size),
+        _for_all(of, Copy(port, of.problem.links, served), own, landing),
+        averaging_period(config.scheme),
+        is_paced=config.scheme.paces,
+        events=of.events,
+    )
+
+
+def _for_all(
+    of: Ingredients, team: Team | Copy, own: Averager | None, landing: Vector | None
+) -> TeamAverager:
+    """Return the averager of one of a learner's ranks; ``own`` is that of the first."""
+    parks = of.config.scheme.parks
+    return TeamAverager(of.port, team, own, landing, parks=parks, events=of.events)
 
 
 def _team(of: Ingredients) -> tuple[Team | None, Updater]:

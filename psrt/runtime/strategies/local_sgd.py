@@ -27,7 +27,7 @@ from psrt.runtime.strategies.base import (
 from psrt.runtime.strategies.boundary import Boundary
 from psrt.runtime.strategies.push_pull import PushPull
 from psrt.runtime.strategies.reducer import Reducer
-from psrt.runtime.strategies.team import Heard, Team
+from psrt.runtime.strategies.team import Copy, Heard, Team
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
 from psrt.transport.coded_sum import SumCodec
@@ -258,7 +258,10 @@ class ReduceAverager(Averager):
 
 
 class TeamAverager(Averager):
-    """Averages for all ranks of a learner: the first one does, the others take over its result."""
+    """Averages for all ranks of a learner: the first one does, the others take over its result.
+
+    They have all parameters, or one part of a split model each.
+    """
 
     saved = ("_own", "local_steps", "cut")
     #: See ``Boundary.cut``.
@@ -267,26 +270,26 @@ class TeamAverager(Averager):
     def __init__(
         self,
         port: Port,
-        team: Team,
+        team: Team | Copy,
         own: Averager | None,
+        landing: Vector | None,
         *,
         parks: bool,
         events: WorkerEventRecorder | None = None,
     ) -> None:
-        """Set up; from now on the port's ``theta`` is the team's.
+        """Set up.
 
         Args:
-            port: of the job.
+            port: has the time.
             team: of this rank.
             own: averages at the first rank; None at the others.
+            landing: (n,) what it averages.
             parks: see ``PushPull``.
             events: records events for the history; None keeps none.
         """
         self._port, self._team, self._own, self._parks = port, team, own, parks
         self.counts = WorkerFold() if own is None else own.counts
-        self._landing = port.land_apart(team.theta)
-        self._spans = (Span(0, port.role_map.n),)
-        self._events = events
+        self._landing, self._events = landing, events
 
     @property
     def at_cut(self) -> bool:
@@ -305,8 +308,8 @@ class TeamAverager(Averager):
 
     async def average(self, step: Step) -> None:
         """Average at the first rank, and share what comes of it."""
+        await self._team.bring(self._landing)
         if self._own is not None:
-            np.copyto(self._landing, self._team.theta)
             await self._own.average(step)
         await self._share()
 
@@ -317,11 +320,9 @@ class TeamAverager(Averager):
         await self._share()
 
     async def _share(self) -> None:
-        heard = Heard()
-        if self._own is not None:
-            np.copyto(self._team.theta, self._landing)
-            heard = Heard(self._own.local_steps, self._own.cut)
-        self.local_steps, self.cut = await self._team.share(self._spans, heard)
+        own = self._own
+        heard = Heard() if own is None else Heard(own.local_steps, own.cut)
+        self.local_steps, self.cut = await self._team.adopt(self._landing, heard)
 
     def note_left(self, averages: int) -> None:
         """See ``Boundary.note_left``."""

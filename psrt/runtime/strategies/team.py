@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from psrt.core.arrays import Vector
 from psrt.core.partition import Span
 from psrt.history.folds.worker import WorkerFold
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.base import ReducePlan, Step
 from psrt.transport.port import Port, control_of, controls_of, gradient_of
+from psrt.transport.stage_links import StageLinks
 
 #: What a number is divided into, so that each part is exact as a float32.
 _BASE = 1 << 20
@@ -100,6 +102,17 @@ class Team:
         await self._port.catch_up()
         return Step(self._clock - 1, self._inner.samples, self._progress)
 
+    async def bring(self, landing: Vector | None) -> None:
+        """Bring the parameters to where the lead averages them."""
+        if landing is not None:
+            np.copyto(landing, self.theta)
+
+    async def adopt(self, landing: Vector | None, heard: Heard) -> Heard:
+        """Give all ranks what the lead has there, and what it has heard; return that."""
+        if landing is not None:
+            np.copyto(self.theta, landing)
+        return await self.share((Span(0, self._port.role_map.n),), heard)
+
     async def share(self, spans: Sequence[Span], heard: Heard) -> Heard:
         """Give the others the lead's parameters, and what it has heard; return that.
 
@@ -131,3 +144,27 @@ class Team:
         await self._port.catch_up()
         steps, high, low = map(int, values.tolist())
         return Heard(steps, high * _BASE + low)
+
+
+class Copy:
+    """One rank's part in a copy of a split model, whose first rank averages the whole of it."""
+
+    def __init__(self, port: Port, links: StageLinks, outer: Port | None) -> None:
+        """Set up.
+
+        Args:
+            port: with this rank's part.
+            links: to the other ranks of the copy.
+            outer: of the first rank, with the whole model and the servers; None at the others.
+        """
+        self._port, self._links, self._outer = port, links, outer
+
+    async def bring(self, landing: Vector | None) -> None:
+        """Bring all parts to where the first rank averages them."""
+        await self._links.gather(self._port.theta, landing)
+
+    async def adopt(self, landing: Vector | None, heard: Heard) -> Heard:
+        """Give each rank its part of what is there, and what the first one has heard."""
+        if self._outer is not None:
+            await self._outer.catch_up()  # in virtual time, what this rank still spends there
+        return Heard(*await self._links.scatter(landing, self._port.theta, heard))

@@ -262,7 +262,7 @@ APART = ("1:slow:1.23", "2:slow:1.61", "3:slow:2.17", "4:slow:2.9")
 def apart(job, mode, folder, **more):
     """Run a job whose workers come in the same order whatever else it is made of."""
     scenario = job.scenario(costs=VirtualCosts(compute="constant:0.01", link="1e-6:1e12"))
-    found = ran(has(job, mode=mode, inject=APART, **more), folder, scenario).run
+    found = ran(has(job, **{"mode": mode, "inject": APART} | more), folder, scenario).run
     assert found.summary.staleness.max > 0
     return found
 
@@ -299,3 +299,16 @@ def test_parameters_may_land_while_a_worker_computes(mode, tmp_path):
         for name in ("host", "hosts")
     )
     assert one.theta.tobytes() == other.theta.tobytes()
+
+
+@pytest.mark.parametrize("knobs", ["quorum=1", "quorum=3,grace=0.007", "quorum=2,merge=median"])
+@pytest.mark.parametrize("codec", ["none", "top-k"])
+def test_copies_of_two_parts_learn_as_whole_ones(codec, knobs, tmp_path):
+    mode = f"local-sgd:local-steps=3,outer=nesterov,{knobs}"
+    job = plain(mode="learners", copies="5", way="2 servers", codec=codec)
+    whole = apart(job, mode, tmp_path / "whole")
+    alone = apart(job, mode, tmp_path / "alone", parallel="pipeline:1", micro_batches=1)
+    late = tuple(f"{2 * int(it[0])}{it[1:]}" for it in APART)  # for which the second part waits
+    once = {"micro_batches": 1, "recompute": None}
+    split = apart(job.but(cut="gpipe"), mode, tmp_path / "split", inject=late, **once)
+    assert whole.theta.tobytes() == alone.theta.tobytes() == split.theta.tobytes()

@@ -66,7 +66,7 @@ def reference_of(job: Job, ran: Ran) -> Reference:
     for ranks in job.hosts:
         hosts.append(range(first, first + ranks))
         first += ranks
-    one = cells[0] if len(cells) == 1 else None
+    one = cells[-1] if len(cells) == 1 or header.has_whole_servers else None
     config, knobs = named(header.config)
     return Reference(
         config,
@@ -97,8 +97,8 @@ def forgets_weights(job: Job) -> bool:
 
 
 def is_a_job_a_part(job: Job) -> bool:
-    """Each part of a model that is cut has an order of its own."""
-    return job["cut"] in SPLIT and not job.in_order
+    """Each part of a model that is cut has an order of its own, unless copies are learners."""
+    return job["cut"] in SPLIT and not job.in_order and job["mode"] not in LEARNERS
 
 
 def mourns_in_rounds(job: Job) -> bool:

@@ -52,13 +52,17 @@ def quality_of(job: Job, ran: Ran) -> dict[str, Any]:
 
 def check_figures(job: Job, ran: Ran) -> None:
     """Check loss and accuracy, and the bytes and the waiting of what no server tells."""
-    parts, told = read_cells(ran.out)[1], json.loads((ran.out / "summary.json").read_text())
+    (header, parts), told = read_cells(ran.out), json.loads((ran.out / "summary.json").read_text())
     due = quality_of(job, ran)
     due["parameters_sha256"] = hashlib.sha256(ran.run.theta.astype("<f4").tobytes()).hexdigest()
     if not tells_others_by_hand(job):
-        messages = [of(it, MESSAGE) for part in parts for it in part.workers]
+        cells = parts[: max(1, len(header.cells))]  # the first workers of copies have servers, too
+        messages = [of(it, MESSAGE) for part in cells for it in part.workers]
+        reads = [of(it, READ) for it in parts[-1].workers if header.has_whole_servers]
+        scattered = sum(np.count_nonzero(it["shard"] == 0) - 1 for it in reads)
+        averaged = 2 * 4 * scattered * (header.n - parts[0].header.n)
         for name, came in (("cut_bytes_sent", 0), ("cut_bytes_received", CAME)):
-            due[name] = int(
+            due[name] = averaged + int(
                 sum(it["progress"][(it["flag"] & CAME) == came].sum() for it in messages)
             )
     assert {name: told[name] for name in due} == due
@@ -85,7 +89,7 @@ def check_counts(job: Job, ran: Ran) -> None:
 
     Where stages count how stale gradients are, events of servers say something else.
     """
-    parts, told = read_cells(ran.out)[1], json.loads((ran.out / "summary.json").read_text())
+    (header, parts), told = read_cells(ran.out), json.loads((ran.out / "summary.json").read_text())
     own = [it for part in parts for it in part.shards]
     assert told["dropped"] == sum(len(of(it, DROP)) for it in own)
     if job["cut"] == "pipedream":
@@ -97,7 +101,7 @@ def check_counts(job: Job, ran: Ran) -> None:
         used, gaps = [of(it, TAKE) for it in workers], [of(it, MIX)["gap"] for it in workers]
     else:
         assert told["staleness"]["by_shard"] == [of_ages(it["tau"].tolist()) for it in used]
-    for part in parts:
+    for part in parts[-1:] if header.has_whole_servers else parts:
         for events in part.workers:
             reads = of(events[(events["kind"] != READ) | (events["flag"] != PARKED)], READ)
             count = max(1, len(part.shards))

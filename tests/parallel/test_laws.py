@@ -21,14 +21,16 @@ import pytest
 import psrt
 from psrt.history.check.run import check_run
 from psrt.job.scenario import Scenario, run_in_virtual_time
-from support.jobs import FACTORS, JOBS, SERVED, SPLIT, SUMMED, Job
+from support.jobs import FACTORS, JOBS, LEARNERS, SERVED, SPLIT, SUMMED, Job
 
 
 def ranks_of(job: Job) -> int:
     """Return the number of ranks that a job takes: its workers and its servers."""
     way = job["way"]
     servers = int(way[0]) if "server" in way else int(job["mode"] in SERVED)
-    return job.workers + (max(servers, 2) if servers and job["cut"] in SPLIT else servers)
+    # Each of two parts has servers of its own, unless these merge some of the copies.
+    has_own = job["cut"] in SPLIT and not (job["mode"] in LEARNERS and job.copies > 2)
+    return job.workers + (max(servers, 2) if servers and has_own else servers)
 
 
 def goes_to_its_end(job: Job) -> bool:

@@ -91,8 +91,12 @@ class Told:
             forged = assemble(self.cells[cell].header, [events])
         except ConfigError:
             return None
-        cells = (*self.cells[:cell], forged, *self.cells[cell + 1 :])
-        return replace(self, cells=cells)
+        cells = [*self.cells]
+        cells[cell] = forged
+        if self.header.has_whole_servers and cell in (0, len(cells) - 1):  # the same events
+            for it in (0, -1):
+                cells[it] = replace(cells[it], workers=forged.workers)
+        return replace(self, cells=tuple(cells))
 
 
 def told_by(out: Path) -> Told:

@@ -200,7 +200,10 @@ RULES: Final[Sequence[Rule]] = (
          "easgd", "easgd, asynchronous", "gossip", "adapt first"), ("--codec",)),
     Rule(("mode", "cut"), lambda mode, cut: cut in SHARDS and mode != "allreduce", ("shard",)),
     Rule(("mode", "cut"), lambda mode, cut: cut in SPLIT and mode in (
-         "serial", "backup", "pairs", "by host", *LEARNERS), ("--parallel",)),
+         "serial", "backup", "pairs", "by host", "fragments", "teams"),
+         ("--parallel",)),
+    Rule(("mode", "cut"), lambda mode, cut: cut == "pipedream" and mode in LEARNERS,
+         ("--parallel",)),
     Rule(("codec", "cut"), lambda codec, cut: codec != "none" and cut in SHARDS, ("shard=",)),
     # What a schedule adds as it would add numbers goes by all of them.
     Rule(("codec", "way"), lambda codec, way: codec != "none" and (way == "node" or (
@@ -209,8 +212,9 @@ RULES: Final[Sequence[Rule]] = (
     Rule(("cut", "way"), lambda cut, way: cut in SHARDS and way in ("tree", "all-pairs"),
          ("shard=",)),
     Rule(("cut", "way"), lambda cut, way: cut == "parameters" and way == "node", ("shard=",)),
-    # Each part has servers of its own, as many as the others.
-    Rule(("cut", "way"), lambda cut, way: cut in SPLIT and way == "1 server", ("--servers",)),
+    # Each part has servers of its own, as many as the others, unless they merge some copies.
+    Rule(("mode", "cut", "way", "copies"), lambda mode, cut, way, copies: cut in SPLIT
+         and way == "1 server" and not (mode in LEARNERS and int(copies) > 2), ("--servers",)),
     Rule(("cut", "trim"), lambda cut, trim: trim == "clip" and cut in (
          "gradients", "parameters", "pipedream"), ("--clip-norm",)),
     Rule(("mode", "rate"), lambda mode, rate: rate != "constant" and mode not in RATED,

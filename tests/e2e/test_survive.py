@@ -105,6 +105,7 @@ def silent(launch):
         also(5, "async", 2, ("spread",)),
         also(4, "softsync", 2, ("messages",)),
         also(3, "ssp", 1, ("shards",)),
+        also(4, "local-sgd:local-steps=5,quorum=1,sync-delay=2,grace=auto", 1, ("shards",)),
         also(4, "easgd:asynchronous=true", 1, ()),
         also(4, "gossip", 0, ("messages",)),
         (4, "gossip:variant=pairs", 0, ("messages",)),
@@ -187,6 +188,7 @@ def job(launch, open_mpi):
         also(4, "softsync", 1, {2: AMID}, ()),
         also(5, "local-sgd", 2, {1: AMID, 2: AMID}, ()),
         also(5, "local-sgd:quorum=2,sync-delay=4", 1, {1: AMID}, ("messages",)),
+        also(5, "local-sgd:local-steps=3,quorum=2,grace=0.01", 1, {0: LATE, 2: AMID}, ("shards",)),
         also(4, "easgd:asynchronous=true", 1, {1: AMID}, ("messages",)),
         also(4, "sync", 1, {2: AMID}, ("last",)),
         also(4, "async", 1, {1: 470}, ("uneven",)),  # when the others are done

@@ -1,4 +1,4 @@
-"""What is lost of a job on three hosts: it starts again by --restarts, or goes on by --survive."""
+"""What is lost of a job on three hosts: it starts again by --restarts."""
 
 import functools
 import json
@@ -8,6 +8,7 @@ import time
 import pytest
 
 from psrt.checkpoint import Checkpoints, Disk
+from psrt.history.check.run import check_run
 from support.hosts import VENDORS
 from support.launching import Done
 
@@ -16,6 +17,11 @@ TRAIN = (
     "train --mode allreduce --hidden 32 --batch-size 8 --steps 6000 --timeout-s 5 "
     "--checkpoint-every 100 --resume auto --optimizer adam --seed 3"
 )
+#: Of four learners, two are a quorum.
+LEARNERS = (
+    "train --mode local-sgd:local-steps=4,quorum=2 --servers 1 --hidden 32 --batch-size 8 "
+    "--steps 6000 --timeout-s 5 --checkpoint-every 200 --resume auto --seed 3"
+)
 #: What a daemon of either MPI is called on another host.
 DAEMON = re.compile(r"prted|hydra_pmi_proxy|hydra_bstrap_proxy")
 #: Segments of shared memory that ranks have.
@@ -23,16 +29,17 @@ SEGMENTS = ("sm_segment", "vader", "osc_sm", "mpich_sh", "ucx_shm", "psrt")
 
 
 class Job:
-    """A supervised job of three ranks, one on each host."""
+    """A supervised job of three ranks, one on each host, or of more."""
 
-    def __init__(self, hosts, vendor, name, *flags):
+    def __init__(self, hosts, vendor, name, *flags, train=TRAIN, slots=(1, 1, 1)):
         self.hosts, self.out = hosts, hosts.folder / f"{vendor}-{name}"
         #: By host, segments that a job before this one has left: MPICH's own, if one is killed.
         self.before = {host: self.segments(host) for host in hosts.names}
-        (hosts.folder / "three hosts").write_text("".join(f"{name}\n" for name in hosts.names))
+        lines = (f"{name}:{count}\n" for name, count in zip(hosts.names, slots, strict=True))
+        (hosts.folder / "three hosts").write_text("".join(lines))
         psrt = VENDORS[vendor] / "bin" / "psrt"
         words = (psrt, "launch", "--restarts", 8, *flags, "--hostfile", "three hosts")
-        words = (*words, *TRAIN.split(), "--out", self.out)
+        words = (*words, *train.split(), "--out", self.out)
         self.process = hosts.start(hosts.names[0], *words, OMPI_MCA_mpi_yield_when_idle="1")
 
     def step(self):
@@ -113,6 +120,28 @@ def test_a_rank_or_a_daemon_that_is_killed(hosts, vendor, undisturbed):
     restarts = done.stderr.count("; restart 1 of 8 in 1 s")
     assert restarts == 2 or (vendor == "mpich" and restarts == 1), done.stderr
     assert result(job.out) == undisturbed(vendor)
+    job.check_nothing_left()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_learners_come_back(hosts, vendor, is_elastic):
+    """With all that had come by the newest checkpoint, and nothing twice."""
+    flags = ["--elastic", "--min-workers", 2] if is_elastic else []
+    train = LEARNERS if is_elastic else f"{LEARNERS} --record"
+    job = Job(hosts, vendor, f"learners-{is_elastic}", *flags, train=train, slots=(2, 2, 1))
+    for host in ("node02", "node03"):
+        job.until(job.step() + 600)
+        kill(hosts, host, "psrt train")
+    done = job.ends()
+    assert done.status == 0, done.stderr
+    assert done.stderr.count("; restart ") == 2, done.stderr
+    if not is_elastic:
+        outcome = check_run(job.out)
+        assert outcome.ok, outcome.lines()
+    _, workers, steps, samples = result(job.out)
+    # Epochs of 45 steps, and 15 steps of the next.
+    assert (workers, steps, samples) == (4, 6000, 133 * 1437 + 15 * 4 * 8)
     job.check_nothing_left()
 
 

@@ -36,10 +36,10 @@ from script import (
     say,
 )
 from studies import learner_merges, learner_times, learners, learners_plot, refuse
+from studies.kept import Kept
 
 from psrt.cli.flags import FlagParser
 from psrt.core.errors import ConfigError
-from psrt.report.strict_json import dumps
 from psrt.rows.suggest import did_you_mean
 
 #: By name, what runs one and what draws it; each module has ``run_all`` and ``table``.
@@ -69,10 +69,8 @@ def main(argv: Sequence[str]) -> None:
     plots = can_plot()
     for study in options.studies:
         run_all, table, draw = STUDIES[study]
-        rows = run_all(options, flags)
+        rows = run_all(options, flags, Kept(options.out / f"{study}.jsonl"))
         say(f"\n{table(rows)}\n")
-        text = dumps({"study": study, "runs": rows}, indent=1) + "\n"
-        (options.out / f"{study}.json").write_text(text, encoding="utf-8")
         if plots and draw is not None:
             draw(rows, options.out / f"{study}.png")
     say(f"written to {options.out}")
@@ -97,8 +95,8 @@ def parser() -> FlagParser:
     add("--parameters", type=number, default=116_000, metavar="N", help=DEFAULT)
     add("--restart", type=float, default=100, metavar="STEPS", help=DEFAULT)
     add(
-        "--simulated", type=number, default=16_000, metavar="N",
-        help="steps or rounds of all learners in a run of goodput, about; " + DEFAULT,
+        "--simulated", type=number, default=8_000, metavar="N",
+        help="rounds of all learners in a run of goodput, about; " + DEFAULT,
     )  # fmt: skip
     add("--workers", type=numbers, default="8,32", metavar="W,...", help="of accuracy; " + DEFAULT)
     add("--target", type=float, default=0.9, metavar="ACCURACY", help=DEFAULT)

@@ -8,9 +8,10 @@ the time of its formula, 2 lg W messages and 2(W − 1)/W of the bytes, instead 
 from __future__ import annotations
 
 import math
+import statistics
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -24,8 +25,7 @@ from psrt.history import EventLog, Kind
 from psrt.job.learner_rates import LearnerJob, learner_rates
 from psrt.transport import RoleMap
 from studies.compression import LINKS
-
-Row = dict[str, Any]
+from studies.kept import Kept, Row
 
 ALL_REDUCE, LOCAL, ONE, HALF, GOSSIP = (
     "all-reduce", "local SGD", "quorum 1", "quorum W/2, grace", "gossip",
@@ -41,7 +41,11 @@ _GRACE = 0.1
 #: Nobody who is away for less is declared dead.
 _NEVER_S = 1e6
 #: The fewest steps of a learner that are simulated, and the fewest rounds; and the most.
-_FEWEST, _MOST = (150, 8), 400
+_FEWEST, _MOST = (150, 8), 1000
+#: A step takes less to simulate than a round over servers, so there can be more of them.
+_STEPS_OF_ROUND = 4
+#: The most seeds with so many learners that one seed says most: their failures average out.
+_CROWD, _SEEDS_OF_CROWD = 1000, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +106,43 @@ SWEEPS: dict[str, list[Cluster]] = {
     "spread": [Cluster(spread=it) for it in (1, 2, 4)],
     "mtbf": [Cluster(mtbf=it) for it in (1e3, 1e4, 1e5, 1e6)],
     "link": [Cluster(link=it) for it in LINKS],
-    "many": [Cluster(workers=2048, mtbf=it) for it in (1e3, 1e4)],
+    "many": [Cluster(workers=2048, mtbf=it) for it in (1e3, 1e4, 1e5, 1e6)],
 }
 
 
-def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
-    """Run every scheme on every cluster of the sweeps that are asked for."""
+def run_all(options: Namespace, flags: Sequence[str], kept: Kept) -> list[Row]:
+    """Run every scheme on every cluster of the sweeps that are asked for, with every seed."""
     model = Model(options.step, options.parameters, options.local_steps or 32, options.restart)
     rows: list[Row] = []
+
+    def found(scheme: str, cluster: Cluster, seed: int) -> Row:
+        setting = {
+            "scheme": scheme, **asdict(cluster), **model._asdict(), "simulated": options.simulated,
+            "seed": seed,
+        }  # fmt: skip
+        return kept.row(
+            setting, lambda: row_of(scheme, cluster, model, options.simulated, seed=seed)
+        )
+
     for sweep in options.sweeps:
         for cluster in SWEEPS[sweep]:
-            here = [
-                {"sweep": sweep, **row_of(name, cluster, model, options.simulated)}
-                for name in SCHEMES
-            ]
-            rows += here
-            shares = ", ".join(f"{row['scheme']} {100 * row['goodput']:.1f} %" for row in here)
-            say(f"{named(sweep, cluster)}: {shares}")
+            seeds = options.seeds
+            if cluster.workers > _CROWD:
+                seeds = min(seeds, _SEEDS_OF_CROWD)
+            shares = []
+            for scheme in SCHEMES:
+                here = [found(scheme, cluster, seed) for seed in range(seeds)]
+                rows += [{"sweep": sweep, **row} for row in here]
+                shares.append(f"{scheme} {cell(here)} %")
+            say(f"{named(sweep, cluster)}: {', '.join(shares)}")
     return rows
+
+
+def cell(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return mean ± standard deviation of goodput in percent."""
+    shares = [100 * row["goodput"] for row in rows]
+    spread = statistics.stdev(shares) if len(shares) > 1 else 0.0
+    return f"{statistics.mean(shares):.1f} ± {spread:.1f}"
 
 
 def named(sweep: str, cluster: Cluster) -> str:
@@ -138,7 +161,8 @@ def row_of(scheme: str, cluster: Cluster, model: Model, simulated: int, *, seed:
     each = model.local_steps if how.in_rounds else 1
     step_s = each * model.step_s
     servers = min(_MOST_SERVERS, math.ceil(workers / _LEARNERS)) if how.has_servers else None
-    steps = max(_FEWEST[how.in_rounds], min(_MOST, simulated // workers))
+    steps = simulated // workers * (1 if how.in_rounds else _STEPS_OF_ROUND)
+    steps = max(_FEWEST[how.in_rounds], min(_MOST, steps))
     mode = how.mode(workers, _GRACE * step_s)
     shards: dict[str, Any] = {"shards_per_server": 1} if how.has_servers else {}
     config = psrt.TrainConfig(mode=mode, servers=servers, steps=steps, timeout_s=_NEVER_S, **shards)
@@ -155,8 +179,7 @@ def row_of(scheme: str, cluster: Cluster, model: Model, simulated: int, *, seed:
             )  # fmt: skip
         events = np.load(path)
     row: Row = {
-        "scheme": scheme, "workers": workers, "spread": cluster.spread, "mtbf": cluster.mtbf,
-        "link": cluster.link, "servers": servers, "steps": steps * each, "failures": 0,
+        "servers": servers, "steps": steps * each, "failures": 0,
         **measured(events, speeds * step_s),
     }  # fmt: skip
     row["failures"] = sum(fault.at < row["seconds"] for fault in faults)
@@ -258,11 +281,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         lines += ["", f"{'goodput [%]':<34}" + "".join(f"{it:>19}" for it in SCHEMES)]
         for cluster in SWEEPS[sweep]:
             cells = [row for row in mine if _is_on(row, cluster)]
-            best = max(cell["goodput"] for cell in cells)
-            texts = [
-                f"{100 * cell['goodput']:.1f}{'*' if cell['goodput'] == best else ' '}"
-                for cell in cells
-            ]
+            texts = [cell([row for row in cells if row["scheme"] == it]) for it in SCHEMES]
             lines.append(f"{named(sweep, cluster):<34}" + "".join(f"{it:>19}" for it in texts))
     return "\n".join(lines)
 

@@ -53,16 +53,24 @@ def _draw_sweep(axes: Axes, rows: Sequence[Row], sweep: str) -> None:
     field, label = _AXES[sweep]
     for i, scheme in enumerate(SCHEMES):
         mine = [row for row in rows if row["scheme"] == scheme]
-        x = [LINKS[row[field]] / _GBIT_S if field == "link" else row[field] for row in mine]
-        axes.plot(
-            x, [100 * row["goodput"] for row in mine], label=scheme, color=COLOURS[i],
-            marker=MARKERS[i], markersize=5, linestyle=DASHES[i % len(DASHES)], linewidth=1.3,
+        where = list(dict.fromkeys(row[field] for row in mine))
+        found = [[100 * row["goodput"] for row in mine if row[field] == it] for it in where]
+        axes.errorbar(
+            [LINKS[it] / _GBIT_S if field == "link" else it for it in where],
+            list(map(statistics.mean, found)), list(map(_spread, found)), label=scheme,
+            color=COLOURS[i], marker=MARKERS[i], markersize=5, capsize=2,
+            linestyle=DASHES[i % len(DASHES)], linewidth=1.3,
         )  # fmt: skip
     axes.set_xscale("log", base=2 if field in ("workers", "spread") else 10)
     if field == "spread":
         axes.set_xticks([1, 2, 4], ["1", "2", "4"])
     axes.set_xlabel(label, fontsize=9)
     axes.grid(color="0.9")
+
+
+def _spread(found: Sequence[float]) -> float:
+    """Return the standard deviation, 0 of one value."""
+    return statistics.stdev(found) if len(found) > 1 else 0.0
 
 
 def draw_merges(rows: Sequence[Row], path: str | PathLike[str]) -> None:
@@ -87,9 +95,8 @@ def draw_merges(rows: Sequence[Row], path: str | PathLike[str]) -> None:
                     100 * (row["accuracy"] or 0.0) for row in rows
                     if (row["outer"], row["merge"], row["wrong"]) == (outer, merge, wrong)
                 ]  # fmt: skip
-                spread = statistics.stdev(found) if len(found) > 1 else 0.0
                 axes.errorbar(
-                    j + 0.15 * (i - (len(merges) - 1) / 2), statistics.mean(found), yerr=spread,
+                    j + 0.15 * (i - (len(merges) - 1) / 2), statistics.mean(found), yerr=_spread(found),
                     color=COLOURS[i], marker=MARKERS[i], markersize=5, capsize=2,
                     linestyle="", label=merge if j == 0 else None,
                 )  # fmt: skip

@@ -2,26 +2,30 @@
 
     python apps/learners_study.py --out runs/learners
     python apps/learners_study.py --studies goodput --sweeps mtbf,many --restart 500
-    python apps/learners_study.py --studies text --seeds 3 --steps 96
+    psrt launch -n 5 apps/learners_study.py --studies merges,outers,text,text-outers
 
 goodput: the share of what all learners could compute that is computed, in virtual time, by
 all-reduce, local SGD, quorums of 1 and of half the learners, and gossip. One at a time are varied
 the number of learners, their speeds, how often they fail, and links.
 accuracy: virtual time until the digits are learned, with the same schemes.
-merges: four learners at equal samples on the digits: each merge with each outer step, also with one
-learner that pushes noise or the wrong sign.
-text: the same with torch_text.py's transformer; needs torch.
+merges: four learners at equal samples on the digits, a quorum of 3: each merge with and without an
+outer step, also with one learner that pushes noise or the wrong sign. On five ranks of mpirun they
+are real, else in virtual time.
+outers: the same with a quorum of 1: each outer step, with fixed and dynamic local steps.
+text, text-outers: both with torch_text.py's transformer; needs torch.
 
 Failures are pauses: a learner that fails is away for --restart steps, loses nothing, and continues
-with what it had. Flags that are not listed are those of `psrt train` and apply to what computes, as
-in: --hidden 256
+with what it had. What was found is kept in --out, and not sought again. Flags that are not listed
+are those of `psrt train` and apply to what computes, as in: --hidden 256
 """
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from script import (
     DEFAULT,
@@ -29,9 +33,8 @@ from script import (
     make_folder,
     names,
     number,
-    numbers,
+    ranks_of_job,
     rates,
-    refuse_mpirun,
     run_script,
     say,
 )
@@ -42,36 +45,68 @@ from psrt.cli.flags import FlagParser
 from psrt.core.errors import ConfigError
 from psrt.rows.suggest import did_you_mean
 
-#: By name, what runs one and what draws it; each module has ``run_all`` and ``table``.
-STUDIES = {
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: By name, what runs one in virtual time, shows it and draws it.
+TIMES: dict[str, tuple[Any, ...]] = {
     "goodput": (learners.run_all, learners.table, learners_plot.draw_goodput),
     "accuracy": (learner_times.run_all, learner_times.table, None),
-    "merges": (learner_merges.run_all, learner_merges.table, learners_plot.draw_merges),
-    "text": (learner_merges.run_text, learner_merges.table, learners_plot.draw_merges),
 }
+STUDIES = (*TIMES, *learner_merges.PLANS)
 
 
 def main(argv: Sequence[str]) -> None:
     """Run what is asked for; show and write what came out."""
-    refuse_mpirun()
     options, flags = parser().parse_known_args(list(argv))
     refuse(flags, "--mode", "--servers", "--seed")
     for asked, known in (
         (options.studies, STUDIES), (options.sweeps, learners.SWEEPS),
-        (options.merges, learner_merges.MERGES), (options.outers, learner_merges.OUTERS),
-        (options.wrongs, learner_merges.WRONGS),
+        (options.merges or (), learner_merges.MERGES),
+        (options.outers or (), learner_merges.OUTERS),
+        (options.wrongs or (), learner_merges.WRONGS),
     ):  # fmt: skip
         for name in asked:
             if name not in known:
                 guess = did_you_mean(name, known)
                 raise ConfigError(f"no {name!r} here{guess}, there are: {', '.join(known)}")
-    make_folder(options.out)
+    comm = ranks_of_job()
+    if comm is None or comm.size == 1:
+        make_folder(options.out)
+        run_studies(options, flags, None)
+        return
+    ranks = learner_merges.LEARNERS + 1
+    if comm.size != ranks or set(TIMES) & set(options.studies):
+        raise ConfigError(
+            f"real learners are {ranks} ranks, and of {', '.join(learner_merges.PLANS)} alone; "
+            "the other studies are in virtual time, without mpirun"
+        )
+    from psrt.mpi.monitor import watched
+
+    with watched(comm):  # one rank's failure ends all of them
+        if comm.rank == 0:
+            make_folder(options.out)
+        run_studies(options, flags, comm)
+
+
+def run_studies(options: Namespace, flags: Sequence[str], comm: MPI.Comm | None) -> None:
+    """Run the studies in this process, or with real learners, where each rank calls this."""
+    is_first = comm is None or comm.rank == 0
     plots = can_plot()
     for study in options.studies:
-        run_all, table, draw = STUDIES[study]
-        rows = run_all(options, flags, Kept(options.out / f"{study}.jsonl"))
+        if comm is not None:
+            comm.barrier()  # all read before one writes
+        kept = Kept(options.out / f"{study}.jsonl", writes=is_first)
+        if comm is not None:
+            comm.barrier()
+        if study in TIMES:
+            run_all, table, draw = TIMES[study]
+            rows = run_all(options, flags, kept)
+        else:
+            table, draw = learner_merges.table, learners_plot.draw_curves
+            rows = learner_merges.run_all(study, options, flags, kept, comm)
         say(f"\n{table(rows)}\n")
-        if plots and draw is not None:
+        if plots and draw is not None and is_first:
             draw(rows, options.out / f"{study}.png")
     say(f"written to {options.out}")
 
@@ -98,21 +133,14 @@ def parser() -> FlagParser:
         "--simulated", type=number, default=8_000, metavar="N",
         help="rounds of all learners in a run of goodput, about; " + DEFAULT,
     )  # fmt: skip
-    add("--workers", type=numbers, default="8,32", metavar="W,...", help="of accuracy; " + DEFAULT)
     add("--target", type=float, default=0.9, metavar="ACCURACY", help=DEFAULT)
-    merges = flags.add_argument_group("merges and text")
+    add("--rates", type=rates, metavar="LR,...",
+        help="of which the best is taken (default: those of the study)")  # fmt: skip
+    merges = flags.add_argument_group("merges, outers, text and text-outers")
     add = merges.add_argument
-    add("--learners", type=number, default=4, metavar="W", help=DEFAULT)
-    add("--quorum", type=number, default=3, metavar="K", help=DEFAULT)
-    add("--merges", type=names, default=",".join(learner_merges.MERGES), metavar="NAME,...",
-        help=DEFAULT)  # fmt: skip
-    add("--outers", type=names, default=",".join(learner_merges.OUTERS), metavar="NAME,...",
-        help=DEFAULT)  # fmt: skip
-    add("--wrongs", type=names, default=",".join(learner_merges.WRONGS), metavar="NAME,...",
-        help="what one learner pushes; " + DEFAULT)  # fmt: skip
-    add("--counted", choices=learner_merges.STEPS, default="fixed",
-        help="local steps: the same for all, or fewer for slower learners; " + DEFAULT)  # fmt: skip
-    add("--rates", type=rates, default="0.1,0.2,0.4", metavar="LR,...", help=DEFAULT)
+    add("--merges", type=names, metavar="NAME,...", help="default: those of the study")
+    add("--outers", type=names, metavar="NAME,...", help="only these outer steps")
+    add("--wrongs", type=names, metavar="NAME,...", help="only these of what one learner pushes")
     add("--loud", type=float, default=10, metavar="TIMES",
         help="norm of noise over that of the gradient; " + DEFAULT)  # fmt: skip
     return flags

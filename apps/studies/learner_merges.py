@@ -1,17 +1,19 @@
 """The learning curves of learners_study.py: what a merge and an outer step do to quality.
 
-Four learners compute everything, in virtual time, over the same data; each takes as many steps in
-every run, so all are compared at equal samples. One of them may be wrong: it pushes noise, or the
-wrong sign. That is a problem of this study (`Wronged`), not a feature of psrt.
+Four learners compute everything, as ranks of mpirun or in virtual time, over the same data; each
+takes as many steps in every run, so all are compared at equal samples. One of them may be wrong: it
+pushes noise, or the wrong sign. That is a problem of this study (`Wronged`), not a feature of psrt.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from script import say
@@ -21,29 +23,61 @@ from psrt.cli.flags import parse_train
 from psrt.core.arrays import Vector
 from psrt.job.problems import supervised_problem
 from psrt.runtime.problem import problem_of_worker
+from studies.kept import Kept, Row
 
-Row = dict[str, Any]
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
-#: By name, what it adds to the mode.
+#: By name, what it adds to the mode. Of three learners or four, the trimmed mean is the median.
 MERGES = {"mean": "", "radial": ",merge=radial", "median": ",merge=median",
           "trimmed": ",merge=trimmed"}  # fmt: skip
+#: By name the outer step, whose rate is put in, and its usual rate. A period is a round of pushes.
 OUTERS = {
-    "none": "",
-    "nesterov": ",outer=nesterov",
-    "delayed-nesterov": ",outer=delayed-nesterov",
+    "plain": (",outer=plain,outer.lr={rate}", 1.0),
+    "nesterov": (",outer=nesterov,outer.lr={rate}", 0.7),
+    "delayed": (",outer=delayed-nesterov,outer.lr={rate},outer.period={learners}", 0.7),
 }
 #: How a learner's local steps are counted.
-STEPS = {"fixed": "local-steps={steps}", "dynamic": "local-steps={steps},dynamic=true"}
+FIXED, DYNAMIC = "fixed", "dynamic"
 NONE, NOISE, SIGN = "none", "noise", "wrong sign"
 WRONGS = (NONE, NOISE, SIGN)
-#: Digits: those of the study of topologies.
-DEFAULTS = ("--hidden", "128,128", "--activation", "tanh", "--batch-size", "16", "--epochs", "10")
-#: The transformer, for which --rates should name one of Adam.
-TEXT = ("--optimizer", "adam", "--batch-size", "16", "--steps", "96")
-#: A step of a learner, with the others' between 1 and 2 times as long, in seconds.
-_STEP_S, _SPREAD, _JITTER = 1e-3, 2.0, 0.1
-#: Characters of the text on which it is tested.
-_TEST_CHARACTERS = 20_000
+LEARNERS = 4
+
+
+class Plan(NamedTuple):
+    """What one study varies; ``of_text`` says on which problem."""
+
+    quorum: int
+    outers: Sequence[str]
+    merges: Sequence[str] = ("mean",)
+    wrongs: Sequence[str] = (NONE,)
+    counted: Sequence[str] = (FIXED,)
+    #: Rates of the outer step that are tried, as multiples of the usual one.
+    outer_rates: Sequence[float] = (1.0,)
+    of_text: bool = False
+
+
+_MERGES, _STEPS = ("mean", "radial", "median"), (FIXED, DYNAMIC)
+#: With a quorum of 1 there is nothing to merge, and most to gain from an outer step.
+PLANS = {
+    "merges": Plan(3, ("plain", "nesterov"), _MERGES, WRONGS),
+    "outers": Plan(1, tuple(OUTERS), counted=_STEPS, outer_rates=(1, 0.5, 0.25, 0.125)),
+    "text": Plan(3, ("nesterov",), _MERGES, WRONGS, of_text=True),
+    "text-outers": Plan(
+        1, tuple(OUTERS), counted=_STEPS, outer_rates=(1, 0.5, 0.25, 0.125), of_text=True
+    ),
+}
+#: Digits: those of the study of topologies; the transformer of torch_text.py. Then local rates that
+#: are tried, and seconds of a step of the fastest learner, beside what real ones compute.
+_DIGITS = (
+    ("--hidden", "128,128", "--activation", "tanh", "--batch-size", "16", "--epochs", "10"),
+    (0.2,), 2e-3,
+)  # fmt: skip
+_TEXT = ("--optimizer", "adam", "--batch-size", "8", "--epochs", "5"), (0.01,), 2e-2
+#: The slowest learner takes so many times as long; in virtual time steps vary.
+_SPREAD, _JITTER = 2.0, 0.1
+#: Characters of the text on which it is trained, 16 steps of four learners, and tested.
+_TRAIN_CHARACTERS, _TEST_CHARACTERS = 64 * 512 + 1, 10_000
 
 
 class Wronged:
@@ -87,89 +121,135 @@ class _Wrong:
         return loss
 
 
-def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
-    """Train the digits in every setting, each with the best of some rates, with every seed."""
+def run_all(
+    name: str, options: Namespace, flags: Sequence[str], kept: Kept, comm: MPI.Comm | None
+) -> list[Row]:
+    """Train in every setting of a plan, each with the best of some rates, with every seed.
 
-    def problem(config: psrt.TrainConfig) -> Any:
-        resolved = psrt.resolve(config, ranks=options.learners + 1)
-        return supervised_problem(resolved, workers=options.learners)
+    Args:
+        name: of the plan.
+        options: of the script.
+        flags: of ``psrt train``, for every run.
+        kept: what was found earlier.
+        comm: a server and the learners, each of which calls this; None: in virtual time.
+    """
+    plan = PLANS[name]
+    defaults, lrs, step_s = _TEXT if plan.of_text else _DIGITS
+    problem = _text_problem() if plan.of_text else _digits
+    rows: list[Row] = []
 
-    return _run(options, [*DEFAULTS, *flags], problem)
+    def trained(
+        outer: str, merge: str, wrong: str, counted: str, lr: float, rate: float, seed: int
+    ) -> Row:
+        setting = {
+            "outer": outer, "merge": merge, "wrong": wrong, "counted": counted, "lr": lr,
+            "outer_rate": rate, "seed": seed, "quorum": plan.quorum, "loud": options.loud,
+            "local_steps": options.local_steps or 8, "flags": list(flags),
+            "is_real": comm is not None,
+        }  # fmt: skip
+        words = [*defaults, *flags, *_words(setting)]
+        return kept.row(setting, lambda: row_of(words, problem, setting, step_s, comm))
+
+    def best(outer: str, merge: str) -> tuple[float, float]:
+        """Return the rates that are best without a wrong learner, on a seed that is not shown."""
+        tried = list(product(options.rates or lrs, plan.outer_rates))
+        if len(tried) == 1:
+            return tried[0]
+        found = partial(trained, outer, merge, NONE, FIXED, seed=options.seeds)
+        ends = {it: found(*it)["loss"] for it in tried}  # accuracy has few values
+        return min(tried, key=lambda it: math.inf if ends[it] is None else ends[it])
+
+    for outer, merge in product(
+        _chosen(plan.outers, options.outers), options.merges or plan.merges
+    ):
+        lr, rate = best(outer, merge)
+        for wrong, counted in product(_chosen(plan.wrongs, options.wrongs), plan.counted):
+            here = [
+                trained(outer, merge, wrong, counted, lr, rate, seed)
+                for seed in range(options.seeds)
+            ]
+            rows += here
+            ends = ", ".join(map(_text, here))
+            say(f"{outer:<9} {merge:<8} {wrong:<11} {counted:<8} lr {lr:g}, {rate:g}: {ends}")
+    return rows
 
 
-def run_text(options: Namespace, flags: Sequence[str]) -> list[Row]:
-    """Train the transformer of torch_text.py in every setting with every seed."""
+def _chosen(names: Sequence[str], asked: Sequence[str] | None) -> list[str]:
+    return [it for it in names if asked is None or it in asked]
+
+
+def _digits(config: psrt.TrainConfig) -> Any:
+    resolved = psrt.resolve(config, ranks=LEARNERS + 1)
+    return supervised_problem(resolved, workers=LEARNERS)
+
+
+def _text_problem() -> Callable[[psrt.TrainConfig], Any]:
+    """Return what makes the problem of torch_text.py for a config."""
     import torch_text
 
     text = torch_text.characters()
     train, test = np.split(text, [len(text) * 9 // 10])
-    parts = torch_text.windows(train), torch_text.windows(test[:_TEST_CHARACTERS])
-
-    def problem(config: psrt.TrainConfig) -> Any:
-        return psrt.torch.Problem(
-            torch_text.Speller(config.seed), torch_text.loss, *parts,
-            batch_size=config.batch_size, seed=config.seed, accuracy=psrt.torch.accuracy,
-        )  # fmt: skip
-
-    return _run(options, [*TEXT, *flags], problem)
+    train, test = train[:_TRAIN_CHARACTERS], test[:_TEST_CHARACTERS]
+    parts = torch_text.windows(train), torch_text.windows(test)
+    return lambda config: psrt.torch.Problem(
+        torch_text.Speller(config.seed), torch_text.loss, *parts,
+        batch_size=config.batch_size, seed=config.seed, accuracy=psrt.torch.accuracy,
+    )  # fmt: skip
 
 
-def _run(
-    options: Namespace, flags: Sequence[str], problem: Callable[[psrt.TrainConfig], Any]
-) -> list[Row]:
-    rows: list[Row] = []
-
-    def trained(merge: str, outer: str, wrong: str, lr: float, seed: int) -> Row:
-        config = config_of(merge, outer, lr, seed, options, flags)
-        return {"merge": merge, "outer": outer, "wrong": wrong, "seed": seed, "lr": lr} | row_of(
-            config, problem(config), wrong, options
-        )
-
-    for outer, merge in product(options.outers, options.merges):
-        lr = options.rates[0]
-        if len(options.rates) > 1:  # the best, without a wrong learner, on a seed that is not shown
-            ends = {it: trained(merge, outer, NONE, it, options.seeds) for it in options.rates}
-            lr = max(ends, key=lambda it: (ends[it]["accuracy"] or 0.0, -it))
-        for wrong in options.wrongs:
-            here = [trained(merge, outer, wrong, lr, seed) for seed in range(options.seeds)]
-            rows += here
-            ends_text = ", ".join(_text(row) for row in here)
-            say(f"{outer:<18}{wrong:<12}{merge:<9}lr {lr:g}: {ends_text}")
-    return rows
+def _words(setting: Mapping[str, Any]) -> list[str]:
+    """Return the flags of one run."""
+    outer, usual = OUTERS[setting["outer"]]
+    mode = f"local-sgd:local-steps={setting['local_steps']},quorum={setting['quorum']}"
+    mode += MERGES[setting["merge"]]
+    mode += outer.format(rate=usual * setting["outer_rate"], learners=LEARNERS)
+    mode += ",dynamic=true" if setting["counted"] == DYNAMIC else ""
+    lr, seed = repr(setting["lr"]), str(setting["seed"])
+    return ["--mode", mode, "--servers", "1", "--lr", lr, "--seed", seed]
 
 
-def config_of(
-    merge: str, outer: str, lr: float, seed: int, options: Namespace, flags: Sequence[str]
-) -> psrt.TrainConfig:
-    """Return the config of one run; ``ConfigError`` if it cannot be."""
-    steps = STEPS[options.counted].format(steps=options.local_steps or 8)
-    mode = f"local-sgd:{steps},quorum={options.quorum}{MERGES[merge]}{OUTERS[outer]}"
-    words = ["--mode", mode, "--servers", "1", "--lr", repr(lr), "--seed", str(seed)]
-    return parse_train([*flags, *words])
-
-
-def row_of(config: psrt.TrainConfig, problem: Any, wrong: str, options: Namespace) -> Row:
-    """Train in virtual time; no figures, if the run diverged."""
-    learners = options.learners
-    if wrong != NONE:
-        problem = Wronged(problem, wrong, learners, options.loud, config.seed)
-    slow = np.linspace(1, _SPREAD, learners)
-    costs = psrt.SimulationCosts(
-        # Servers come first.
-        compute=lambda rank, rng: (
-            _STEP_S * slow[rank % learners] * float(np.exp(_JITTER * rng.standard_normal()))
-        ),
-        latency=lambda rng: 1e-4,
-    )
+def row_of(
+    words: Sequence[str],
+    problem_of: Callable[[psrt.TrainConfig], Any],
+    setting: Mapping[str, Any],
+    step_s: float,
+    comm: MPI.Comm | None,
+) -> Row:
+    """Train, and return what came of it on all ranks; no figures, if the run diverged."""
+    slow = np.linspace(1, _SPREAD, LEARNERS)
+    if comm is not None:
+        for worker, times in enumerate(slow):
+            words = [*words, "--inject", f"{worker}:delay:{step_s * times:g}"]
+    config = parse_train(words)
+    problem = problem_of(config)
+    if setting["wrong"] != NONE:
+        problem = Wronged(problem, setting["wrong"], LEARNERS, setting["loud"], config.seed)
     try:
         with np.errstate(all="ignore"):
-            run = psrt.simulate(config, problem, workers=learners, seed=config.seed, costs=costs)
+            if comm is not None:
+                run = psrt.run(config, problem, comm=comm)
+                row: Row = comm.bcast(None if run is None else _figures(run))
+                return row
+            costs = psrt.SimulationCosts(
+                # Servers come first.
+                compute=lambda rank, rng: (
+                    step_s * slow[rank % LEARNERS] * float(np.exp(_JITTER * rng.standard_normal()))
+                ),
+                latency=lambda rng: 1e-4,
+            )
+            return _figures(
+                psrt.simulate(config, problem, workers=LEARNERS, seed=config.seed, costs=costs)
+            )
     except psrt.DivergedError:
         return {"accuracy": None, "loss": None, "curve": []}
+
+
+def _figures(run: psrt.Run) -> Row:
     summary = run.summary
     curve = [[it.samples, it.test_loss, it.accuracy] for it in run.records if it.accuracy]
     return {"accuracy": summary.test_accuracy, "loss": summary.test_loss, "curve": curve,
-            "staleness": summary.staleness.mean}  # fmt: skip
+            "samples": summary.samples, "seconds": summary.seconds,
+            "staleness": summary.staleness.mean, "sha256": summary.parameters_sha256}  # fmt: skip
 
 
 def _text(row: Mapping[str, Any]) -> str:
@@ -177,15 +257,14 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the means, and the standard deviations, by outer step and what is wrong."""
+    """Return means and standard deviations: a line for each setting, a column for each merge."""
     merges = list(dict.fromkeys(row["merge"] for row in rows))
-    lines = [f"{'outer step':<18}{'wrong learner':<15}" + "".join(f"{it:>18}" for it in merges)]
-    for outer, wrong in dict.fromkeys((row["outer"], row["wrong"]) for row in rows):
-        texts = [
-            cell([r for r in rows if (r["outer"], r["wrong"], r["merge"]) == (outer, wrong, it)])
-            for it in merges
-        ]
-        lines.append(f"{outer:<18}{wrong:<15}" + "".join(f"{it:>18}" for it in texts))
+    fields = ("outer", "wrong", "counted")
+    lines = [f"{'outer step':<12}{'wrong':<12}{'steps':<9}" + "".join(f"{it:>18}" for it in merges)]
+    for line in dict.fromkeys(tuple(row[it] for it in fields) for row in rows):
+        mine = [row for row in rows if tuple(row[it] for it in fields) == line]
+        texts = [cell([row for row in mine if row["merge"] == it]) for it in merges]
+        lines.append("{:<12}{:<12}{:<9}".format(*line) + "".join(f"{it:>18}" for it in texts))
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ import psrt
 from psrt.cli.flags import parse_train
 from psrt.job.problems import supervised_problem
 from psrt.report import seconds_to_accuracy
+from studies.kept import Kept, Row
 from studies.learners import (
     ALL_REDUCE,
     GOSSIP,
@@ -28,8 +29,6 @@ from studies.learners import (
     failures,
     speeds_of,
 )
-
-Row = dict[str, Any]
 
 
 class Rates(NamedTuple):
@@ -50,47 +49,50 @@ MODES = {
 #: Several merges of one round add up, so each may need a smaller step.
 _OUTER = (1.0, 0.5, 0.25, 0.125)
 DEFAULTS = ("--hidden", "128,128", "--activation", "tanh", "--batch-size", "16", "--epochs", "40")
-_FAILURES = (math.inf, 1e3)
-_SEEDS = 3
+#: Local rates that are tried.
+_RATES = (0.1, 0.2, 0.4)
+_CALM = [Cluster(workers=it, mtbf=math.inf) for it in (8, 32)]
+#: By name, where: with the rates that are best for so many learners that never fail.
+CLUSTERS: dict[str, Cluster] = {
+    "8 learners": _CALM[0],
+    "8 learners, MTBF 1,000": replace(_CALM[0], mtbf=1e3),
+    "32 learners": _CALM[1],
+    "32 learners, MTBF 1,000": replace(_CALM[1], mtbf=1e3),
+    "32 learners, MTBF 10,000": replace(_CALM[1], mtbf=1e4),
+    "32 learners, spread 1": replace(_CALM[1], spread=1),
+    "32 learners, spread 4": replace(_CALM[1], spread=4),
+    "32 learners, 100 Mbit/s": replace(_CALM[1], link="100 Mbit/s"),
+    "32 learners, 10 Gbit/s": replace(_CALM[1], link="10 Gbit/s"),
+}
 
 
-def run_all(options: Namespace, flags: Sequence[str]) -> list[Row]:
-    """Run every scheme with every number of workers, with and without failures."""
+def run_all(options: Namespace, flags: Sequence[str], kept: Kept) -> list[Row]:
+    """Run every scheme on every cluster with every seed."""
     rows: list[Row] = []
-    for workers in options.workers:
-        for mtbf in _FAILURES:
-            cluster = Cluster(workers=workers, mtbf=mtbf)
-            for scheme in SCHEMES:
-                best = _best_rates(scheme, replace(cluster, mtbf=math.inf), options, flags)
-                seeds = range(min(options.seeds, _SEEDS))
-                here = [row_of(scheme, cluster, best, seed, options, flags) for seed in seeds]
-                rows += here
-                ends = ", ".join(
-                    "never" if it["to"] is None else f"{it['to']:.1f} s" for it in here
-                )
-                say(f"{workers} learners, MTBF {mtbf:g}  {scheme:<20}{_named(best)}: {ends}")
-    return rows
 
+    def trained(scheme: str, cluster: Cluster, rates: Rates, seed: int) -> Row:
+        setting = {
+            "scheme": scheme, **asdict(cluster), **rates._asdict(), "seed": seed,
+            "step_s": options.step, "local_steps": options.local_steps or 8,
+            "restart": options.restart, "target": options.target, "flags": list(flags),
+        }  # fmt: skip
+        return kept.row(setting, lambda: row_of(scheme, cluster, rates, seed, options, flags))
 
-def _named(rates: Rates) -> str:
-    return f"lr {rates.lr:g}" + ("" if rates.outer == 1 else f", outer {rates.outer:g}")
-
-
-_BEST: dict[tuple[str, int], Rates] = {}
-
-
-def _best_rates(scheme: str, cluster: Cluster, options: Namespace, flags: Sequence[str]) -> Rates:
-    """Return the rates that get there first on a seed that is not shown."""
-    key = scheme, cluster.workers
-    if key not in _BEST:
+    def best(scheme: str, cluster: Cluster) -> Rates:
+        """Return the rates that get there first on a seed that is not shown."""
         outers = _OUTER if "{outer}" in MODES[scheme] else (1.0,)
-        tried = [Rates(lr, outer) for lr in options.rates for outer in outers]
-        times = {
-            it: row_of(scheme, cluster, it, _SEEDS, options, flags)["to"] or math.inf
-            for it in tried
-        }
-        _BEST[key] = min(times, key=lambda it: times[it])
-    return _BEST[key]
+        tried = [Rates(lr, outer) for lr in options.rates or _RATES for outer in outers]
+        calm = next(it for it in _CALM if it.workers == cluster.workers)
+        return min(tried, key=lambda it: trained(scheme, calm, it, options.seeds)["to"] or math.inf)
+
+    for name, cluster in CLUSTERS.items():
+        for scheme in SCHEMES:
+            rates = best(scheme, cluster)
+            here = [trained(scheme, cluster, rates, seed) for seed in range(options.seeds)]
+            rows += [{"cluster": name, **row} for row in here]
+            outer = "" if rates.outer == 1 else f", outer {rates.outer:g}"
+            say(f"{name:<26}{scheme:<20}lr {rates.lr:g}{outer}: {cell(here)}")
+    return rows
 
 
 def row_of(
@@ -108,8 +110,6 @@ def row_of(
     problem = supervised_problem(resolved, workers=workers)
     model = Model(options.step, problem.initial().size, h, options.restart)
     speeds = speeds_of(cluster)
-    row: Row = {"scheme": scheme, "workers": workers, "mtbf": cluster.mtbf, "lr": rates.lr,
-                "outer": rates.outer, "seed": seed, "to": None, "accuracy": None}  # fmt: skip
     try:
         run = psrt.simulate(
             config, problem, workers=workers, seed=seed,
@@ -117,25 +117,26 @@ def row_of(
             faults=list(failures(cluster, model, speeds, seed, until_s=2000 * options.step * 40)),
         )  # fmt: skip
     except psrt.DivergedError:
-        return row
+        return {"to": None, "accuracy": None}
     to = seconds_to_accuracy(map(asdict, run.records), options.target)
-    return row | {"to": to, "accuracy": run.summary.test_accuracy}
+    return {"to": to, "accuracy": run.summary.test_accuracy}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the median times to the target."""
-    lines = [f"{'virtual time to the target':<34}" + "".join(f"{it:>19}" for it in SCHEMES)]
-    for workers, mtbf in dict.fromkeys((row["workers"], row["mtbf"]) for row in rows):
-        name = f"{workers} learners, " + (
-            "no failures" if mtbf == math.inf else f"MTBF {mtbf:,.0f}"
-        )
-        texts = []
-        for scheme in SCHEMES:
-            found = [
-                row["to"] if row["to"] is not None else math.inf for row in rows
-                if (row["workers"], row["mtbf"], row["scheme"]) == (workers, mtbf, scheme)
-            ]  # fmt: skip
-            middle = statistics.median(found)
-            texts.append("never" if middle == math.inf else f"{middle:.1f} s")
-        lines.append(f"{name:<34}" + "".join(f"{it:>19}" for it in texts))
+    """Return the times to the target."""
+    lines = [f"{'virtual seconds to the target':<30}" + "".join(f"{it:>21}" for it in SCHEMES)]
+    for name in dict.fromkeys(row["cluster"] for row in rows):
+        mine = [row for row in rows if row["cluster"] == name]
+        texts = [cell([row for row in mine if row["scheme"] == it]) for it in SCHEMES]
+        lines.append(f"{name:<30}" + "".join(f"{it:>21}" for it in texts))
     return "\n".join(lines)
+
+
+def cell(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the median of the times, and their range."""
+    found = [math.inf if row["to"] is None else row["to"] for row in rows]
+    texts = [
+        "never" if it == math.inf else f"{it:.1f}"
+        for it in (statistics.median(found), min(found), max(found))
+    ]
+    return "{} ({} to {})".format(*texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -26,6 +27,8 @@ _AXES = {
     "link": ("link", "link [Gbit/s]"),
 }
 _GBIT_S = 1.25e8
+#: What the curves of a plot may have in common, in words.
+_PANELS = {"outer": "{}", "wrong": "wrong: {}", "counted": "{} steps"}
 
 
 def draw_goodput(rows: Sequence[Row], path: str | PathLike[str]) -> None:
@@ -73,38 +76,58 @@ def _spread(found: Sequence[float]) -> float:
     return statistics.stdev(found) if len(found) > 1 else 0.0
 
 
-def draw_merges(rows: Sequence[Row], path: str | PathLike[str]) -> None:
-    """Draw mean and standard deviation of the accuracy: a plot for each outer step.
+def draw_curves(rows: Sequence[Row], path: str | PathLike[str]) -> None:
+    """Draw accuracy by samples, mean and standard deviation: a line for each merge or outer step.
 
     Raises:
         ConfigError: if matplotlib is not installed or the file cannot be written.
     """
-    outers, wrongs, merges = (
-        list(dict.fromkeys(row[it] for row in rows)) for it in ("outer", "wrong", "merge")
-    )
-    seeds = len({row["seed"] for row in rows})
+    of_lines = "merge" if len({row["merge"] for row in rows}) > 1 else "outer"
+    of_plots = [it for it in _PANELS if it != of_lines and len({row[it] for row in rows}) > 1]
+    panels = list(dict.fromkeys(tuple(row[it] for it in of_plots) for row in rows))
+    lines = list(dict.fromkeys(row[of_lines] for row in rows))
+    columns = min(3, len(panels))
     figure = titled(
-        width=3.2 * len(outers) + 1, height=3.6, title="Four learners at equal samples",
-        note=f"mean and standard deviation of {seeds} seeds",
+        width=3.1 * columns + 0.7, height=2.5 * math.ceil(len(panels) / columns) + 1.3,
+        title=f"{'Merges' if of_lines == 'merge' else 'Outer steps'} at equal samples",
+        note=f"mean and standard deviation of {len({row['seed'] for row in rows})} seeds",
     )  # fmt: skip
-    plots = figure.subplots(1, len(outers), squeeze=False, sharey=True)[0]
-    for axes, outer in zip(plots, outers, strict=True):
-        for i, merge in enumerate(merges):
-            for j, wrong in enumerate(wrongs):
-                found = [
-                    100 * (row["accuracy"] or 0.0) for row in rows
-                    if (row["outer"], row["merge"], row["wrong"]) == (outer, merge, wrong)
-                ]  # fmt: skip
-                axes.errorbar(
-                    j + 0.15 * (i - (len(merges) - 1) / 2), statistics.mean(found), yerr=_spread(found),
-                    color=COLOURS[i], marker=MARKERS[i], markersize=5, capsize=2,
-                    linestyle="", label=merge if j == 0 else None,
-                )  # fmt: skip
-        axes.set_title(f"outer step: {outer}", fontsize=10)
-        axes.set_xticks(range(len(wrongs)), wrongs, fontsize=9)
-        axes.set_xlabel("wrong learner", fontsize=9)
-        axes.grid(color="0.9", axis="y")
-    plots[0].set_ylabel("test accuracy [%]")
-    handles, labels = plots[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(merges), fontsize=9)
+    plots = figure.subplots(
+        math.ceil(len(panels) / columns), columns, squeeze=False, sharex=True, sharey=True
+    )
+    for axes, panel in zip(plots.flat, panels, strict=False):
+        for i, line in enumerate(lines):
+            mine = [
+                row for row in rows
+                if row[of_lines] == line and tuple(row[it] for it in of_plots) == panel
+            ]  # fmt: skip
+            _draw_curve(axes, mine, i, line)
+        axes.set_title(
+            ", ".join(_PANELS[it].format(value) for it, value in zip(of_plots, panel, strict=True)),
+            fontsize=10,
+        )
+        axes.grid(color="0.9")
+    for axes in plots[-1]:
+        axes.set_xlabel("samples of all learners [thousands]", fontsize=9)
+    for axes in plots[:, 0]:
+        axes.set_ylabel("test accuracy [%]", fontsize=9)
+    handles, labels = plots.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(lines), fontsize=9)
     save(figure, path)
+
+
+def _draw_curve(axes: Axes, rows: Sequence[Row], i: int, label: str) -> None:
+    """Draw one line; each row has its own, and at its end the accuracy of the final model."""
+    curves = [
+        [(samples, accuracy) for samples, _, accuracy in row["curve"] if samples < row["samples"]]
+        + [(row["samples"], row["accuracy"])]
+        for row in rows if row["accuracy"] is not None
+    ]  # fmt: skip
+    points = list(zip(*curves, strict=False))
+    found = [[100 * accuracy for _, accuracy in point] for point in points]
+    axes.errorbar(
+        [statistics.mean(samples for samples, _ in point) / 1000 for point in points],
+        list(map(statistics.mean, found)), list(map(_spread, found)), label=label,
+        color=COLOURS[i], marker=MARKERS[i], markersize=4, capsize=2,
+        linestyle=DASHES[i % len(DASHES)], linewidth=1.2,
+    )  # fmt: skip

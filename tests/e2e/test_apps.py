@@ -234,22 +234,44 @@ def test_decentralized_study(start, tmp_path):
 
 @EXHAUSTIVE
 def test_learners_study(start, tmp_path):
-    words = ["--sweeps", "spread", "--simulated", 2000, "--seeds", 2, "--rates", "0.2"]
-    words += ["--merges", "mean,median", "--outers", "none", "--wrongs", "none,wrong sign"]
-    words += ["--workers", 4, "--hidden", 16]
-    out = succeeded(start("learners_study.py", *words, "--out", tmp_path))
-    goodput = read(tmp_path / "goodput.json")["runs"]
+    words = ["--studies", "goodput,merges,outers", "--sweeps", "spread", "--simulated", 1000]
+    words += ["--seeds", 2, "--merges", "mean,median", "--outers", "plain", "--hidden", 16]
+    words += ["--wrongs", "none,wrong sign", "--out", tmp_path]
+    out = succeeded(start("learners_study.py", *words))
+    goodput = found(tmp_path / "goodput.jsonl")
     shares = {(row["scheme"], row["spread"]): row["goodput"] for row in goodput}
     assert all(0.4 < it < 1.01 for it in shares.values())
     assert shares["quorum 1", 4] > 0.98 > 0.7 > shares["local SGD", 4]
     for row in goodput:
         if "closed_form" in row:
             assert row["closed_form"] == pytest.approx(row["goodput"], abs=0.05)
-    merges = read(tmp_path / "merges.json")["runs"]
+    merges = found(tmp_path / "merges.jsonl")
     ends = {(row["merge"], row["wrong"]): row["accuracy"] for row in merges if row["seed"] == 0}
     assert ends["median", "wrong sign"] > 0.8 > (ends["mean", "wrong sign"] or 0.0)
-    assert "virtual time to the target" in out
-    assert (tmp_path / "goodput.png").exists() == HAS_MATPLOTLIB
+    for study in "goodput", "merges", "outers":
+        assert (tmp_path / f"{study}.png").exists() == HAS_MATPLOTLIB
+    # What is known is read, not sought again.
+    before = (tmp_path / "merges.jsonl").read_bytes()
+    assert succeeded(start("learners_study.py", *words)) == out
+    assert (tmp_path / "merges.jsonl").read_bytes() == before
+
+
+@EXHAUSTIVE
+def test_learners_are_real_under_mpirun(start, tmp_path):
+    words = ["--studies", "merges", "--seeds", 1, "--merges", "median", "--outers", "plain"]
+    words += ["--wrongs", "wrong sign", "--out", tmp_path]
+    failed(start("learners_study.py", *words, ranks=3), "learners_study.py: error: real learners "
+           "are 5 ranks, and of merges, outers, text, text-outers alone; the other studies are in "
+           "virtual time, without mpirun")  # fmt: skip
+    succeeded(start("learners_study.py", *words, ranks=5))
+    (row,) = found(tmp_path / "merges.jsonl")
+    assert row["is_real"] and row["accuracy"] > 0.8
+
+
+def found(path):
+    """Return the rows that a study has kept."""
+    lines = map(json.loads, path.read_text().splitlines())
+    return [line["setting"] | line["found"] for line in lines]
 
 
 DAMAGES = [

@@ -141,6 +141,9 @@ def parser() -> FlagParser:
     add("--merges", type=names, metavar="NAME,...", help="default: those of the study")
     add("--outers", type=names, metavar="NAME,...", help="only these outer steps")
     add("--wrongs", type=names, metavar="NAME,...", help="only these of what one learner pushes")
+    add("--last", choices=(learner_merges.FASTEST, learner_merges.SLOWEST),
+        default=learner_merges.FASTEST,
+        help="speed of the last learner, which is the wrong one; " + DEFAULT)  # fmt: skip
     add("--loud", type=float, default=10, metavar="TIMES",
         help="norm of noise over that of the gradient; " + DEFAULT)  # fmt: skip
     return flags

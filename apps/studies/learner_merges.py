@@ -74,8 +74,13 @@ _DIGITS = (
     (0.2,), 2e-3,
 )  # fmt: skip
 _TEXT = ("--optimizer", "adam", "--batch-size", "8", "--epochs", "5"), (0.01,), 2e-2
-#: The slowest learner takes so many times as long; in virtual time steps vary.
-_SPREAD, _JITTER = 2.0, 0.1
+#: The speed of the last learner, which is the wrong one. The fastest has taken its steps before the
+#: others, who are there as long as it pushes; the slowest ends alone.
+FASTEST, SLOWEST = "fastest", "slowest"
+#: By it, a step of each learner over that of the fastest.
+_SLOW = {FASTEST: (4 / 3, 5 / 3, 2, 1), SLOWEST: (1, 4 / 3, 5 / 3, 2)}
+#: How steps vary in virtual time.
+_JITTER = 0.1
 #: Characters of the text on which it is trained, 16 steps of four learners, and tested.
 _TRAIN_CHARACTERS, _TEST_CHARACTERS = 64 * 512 + 1, 10_000
 
@@ -144,7 +149,7 @@ def run_all(
         setting = {
             "outer": outer, "merge": merge, "wrong": wrong, "counted": counted, "lr": lr,
             "outer_rate": rate, "seed": seed, "quorum": plan.quorum, "loud": options.loud,
-            "local_steps": options.local_steps or 8, "flags": list(flags),
+            "local_steps": options.local_steps or 8, "flags": list(flags), "last": options.last,
             "is_real": comm is not None,
         }  # fmt: skip
         words = [*defaults, *flags, *_words(setting)]
@@ -216,7 +221,7 @@ def row_of(
     comm: MPI.Comm | None,
 ) -> Row:
     """Train, and return what came of it on all ranks; no figures, if the run diverged."""
-    slow = np.linspace(1, _SPREAD, LEARNERS)
+    slow = _SLOW[setting["last"]]
     if comm is not None:
         for worker, times in enumerate(slow):
             words = [*words, "--inject", f"{worker}:delay:{step_s * times:g}"]
@@ -231,9 +236,8 @@ def row_of(
                 row: Row = comm.bcast(None if run is None else _figures(run))
                 return row
             costs = psrt.SimulationCosts(
-                # Servers come first.
-                compute=lambda rank, rng: (
-                    step_s * slow[rank % LEARNERS] * float(np.exp(_JITTER * rng.standard_normal()))
+                compute=lambda rank, rng: (  # rank 0 is the server
+                    step_s * slow[rank - 1] * float(np.exp(_JITTER * rng.standard_normal()))
                 ),
                 latency=lambda rng: 1e-4,
             )

@@ -17,6 +17,7 @@ A small job of the real roles is recorded in virtual time; nothing here depends 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from psrt.core.partition import Span, even_spans
 from psrt.core.units import plural
 from psrt.history import Kind
 from psrt.history.kinds import Reduce
+from psrt.job.learner_rates import LearnerJob, LearnerRates, learner_rates
+from psrt.rows.values import AUTO
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.views.explain.merges import Merge, merges_of
@@ -400,6 +403,8 @@ def lesson(timeline: Timeline) -> str:
             members = sum(len(it.members) for it in timeline.merges) / len(timeline.merges)
             text += f"; {plural(len(timeline.merges), 'merge')}, of {members:.1f} workers each"
             text += f"; a push was {mean:.1f} merges old when merged, at most {most}"
+            rates = _rates(timeline)
+            text += f"; in the long run {rates.text('step')}" if rates else ""
         elif timeline.config.scheme.averages:
             text += f"; the centre was {mean:.1f} updates ahead when a worker met it again"
             text += f", at most {most}"
@@ -408,6 +413,23 @@ def lesson(timeline: Timeline) -> str:
         else:
             text += "; no gradient was stale"
     return text
+
+
+def _rates(timeline: Timeline) -> LearnerRates | None:
+    """Return what the mode comes to where the closed form says it; None elsewhere."""
+    scheme = timeline.config.scheme
+    if scheme.streams or scheme.dynamic or scheme.grace == AUTO:
+        return None
+    return learner_rates(
+        LearnerJob(
+            [scheme.local_steps * factor for factor in timeline.slow],
+            scheme.quorum or timeline.workers,
+            variation=_SPREAD / math.sqrt(3 * scheme.local_steps),
+            grace_s=float(scheme.grace or 0),
+            servers=timeline.config.servers or 1,
+            latency_s=_LATENCY,
+        )
+    )
 
 
 def _costs(role_map: RoleMap, factors: tuple[float, ...]) -> SimulationCosts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 
 import pytest
 
@@ -163,6 +164,20 @@ def test_fragments_are_drawn_from_their_sending_to_their_arrival(name, slow):
                 assert any(it.sent <= stretch.start < stretch.stop <= it.taken for it in sums)
             if stretch.what == MESSAGES:
                 assert stretch.seconds < longest
+
+
+@each("name", MERGES)
+def test_the_lesson_has_the_long_run_where_learners_wait_for_their_merge(name):
+    text = lesson(timeline(name))
+    assert ("in the long run" in text) == ("late" not in name and "fragments" not in name)
+
+
+def test_the_long_run_is_that_of_a_long_job():
+    config = TrainConfig(mode="local-sgd:local-steps=4,quorum=2,grace=0.5", servers=1, steps=200)
+    found = run(config, workers=4, slow={1: 3.0})
+    mean = sum(len(it.members) for it in found.merges) / len(found.merges)
+    said = re.search(r"in the long run \S+ merges/step of mean size (\S+),", lesson(found))
+    assert float(said[1]) == pytest.approx(mean, rel=0.2)
 
 
 @each("name", MERGES)

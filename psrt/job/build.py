@@ -57,10 +57,7 @@ from psrt.runtime.watched import WatchedUpdater
 from psrt.runtime.worker import Worker
 from psrt.sync import Policy, policy_for
 from psrt.topology import Topology
-from psrt.transport.port import VERSIONS, Port, RoleMap, ThetaMemory
-
-#: The most buffers for versions of a shard that workers read late.
-_MOST_VERSIONS = 16
+from psrt.transport.port import MOST_VERSIONS, VERSIONS, Port, RoleMap, ThetaMemory
 
 
 def role_map_for(
@@ -101,7 +98,7 @@ def role_map_for(
         return RoleMap(n, workers=workers, controls=controls)
     # A version that somebody has yet to read is not overwritten. All may have different ones to
     # read; but memory for many would be in use only where many steps are as long as a merge.
-    versions = min(len(workers) + 2, _MOST_VERSIONS) if reads_late else VERSIONS
+    versions = min(len(workers) + 2, MOST_VERSIONS) if reads_late else VERSIONS
     if fragments:
         role_map = _map_of_fragments(n, servers, workers, fragments)
         return replace(role_map, versions=versions)

@@ -49,6 +49,8 @@ FRAMED = -2
 GRADIENT = 0
 #: Buffers for versions of a server's span: the newest, one in flight, one to write next.
 VERSIONS = 3
+#: The most of them, where others continue while a worker has a version to read.
+MOST_VERSIONS = 16
 #: The elements of a set of control values. They lie behind a worker's gradient and are summed with
 #: it; only ``runtime.strategies.controls`` knows their meaning.
 CONTROL = 3

@@ -163,6 +163,10 @@ def test_windows_are_within_15_percent(spread, grace_s, quorum, tmp_path):
     Case(64, quorum, spread, grace_s=grace_s).check(tmp_path, within=0.15)
 
 
+def test_answers_that_are_on_their_way_hold_the_buffers_of_their_versions(tmp_path):
+    Case(64, 1, 2, latency_s=5e-3, rounds=24).check(tmp_path)
+
+
 def test_nearly_all_wait_for_the_slowest(tmp_path):
     Case(16, 15, 2).check(tmp_path)
 

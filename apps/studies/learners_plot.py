@@ -65,8 +65,10 @@ def _draw_sweep(axes: Axes, rows: Sequence[Row], sweep: str) -> None:
             linestyle=DASHES[i % len(DASHES)], linewidth=1.3,
         )  # fmt: skip
     axes.set_xscale("log", base=2 if field in ("workers", "spread") else 10)
-    if field == "spread":
-        axes.set_xticks([1, 2, 4], ["1", "2", "4"])
+    if field in ("workers", "spread"):
+        where = list(dict.fromkeys(row[field] for row in rows))
+        axes.set_xticks(where, [f"{it:,}" for it in where])
+    axes.minorticks_off()
     axes.set_xlabel(label, fontsize=9)
     axes.grid(color="0.9")
 
@@ -106,6 +108,7 @@ def draw_curves(rows: Sequence[Row], path: str | PathLike[str]) -> None:
             ", ".join(_PANELS[it].format(value) for it, value in zip(of_plots, panel, strict=True)),
             fontsize=10,
         )
+        axes.set_ylim(0, 103)
         axes.grid(color="0.9")
     for axes in plots[-1]:
         axes.set_xlabel("samples of all learners [thousands]", fontsize=9)

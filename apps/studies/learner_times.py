@@ -58,11 +58,9 @@ CLUSTERS: dict[str, Cluster] = {
     "8 learners, MTBF 1,000": replace(_CALM[0], mtbf=1e3),
     "32 learners": _CALM[1],
     "32 learners, MTBF 1,000": replace(_CALM[1], mtbf=1e3),
-    "32 learners, MTBF 10,000": replace(_CALM[1], mtbf=1e4),
     "32 learners, spread 1": replace(_CALM[1], spread=1),
     "32 learners, spread 4": replace(_CALM[1], spread=4),
     "32 learners, 100 Mbit/s": replace(_CALM[1], link="100 Mbit/s"),
-    "32 learners, 10 Gbit/s": replace(_CALM[1], link="10 Gbit/s"),
 }
 
 

@@ -58,9 +58,6 @@ CLUSTERS: dict[str, Cluster] = {
     "8 learners, MTBF 1,000": replace(_CALM[0], mtbf=1e3),
     "32 learners": _CALM[1],
     "32 learners, MTBF 1,000": replace(_CALM[1], mtbf=1e3),
-    "32 learners, spread 1": replace(_CALM[1], spread=1),
-    "32 learners, spread 4": replace(_CALM[1], spread=4),
-    "32 learners, 100 Mbit/s": replace(_CALM[1], link="100 Mbit/s"),
 }
 
 

@@ -52,7 +52,7 @@ DEFAULTS = ("--hidden", "128,128", "--activation", "tanh", "--batch-size", "16",
 #: Local rates that are tried.
 _RATES = (0.1, 0.2, 0.4)
 _CALM = [Cluster(workers=it, mtbf=math.inf) for it in (8, 32)]
-#: By name, where: with the rates that are best for so many learners that never fail.
+#: By name, where: with the rates that are best for that number of learners that never fail.
 CLUSTERS: dict[str, Cluster] = {
     "8 learners": _CALM[0],
     "8 learners, MTBF 1,000": replace(_CALM[0], mtbf=1e3),

@@ -250,7 +250,9 @@ def row_of(
 
 def _figures(run: psrt.Run) -> Row:
     summary = run.summary
-    curve = [[it.samples, it.test_loss, it.accuracy] for it in run.records if it.accuracy]
+    curve = [
+        [it.samples, it.test_loss, it.accuracy] for it in run.records if it.accuracy is not None
+    ]
     return {"accuracy": summary.test_accuracy, "loss": summary.test_loss, "curve": curve,
             "samples": summary.samples, "seconds": summary.seconds,
             "staleness": summary.staleness.mean, "sha256": summary.parameters_sha256}  # fmt: skip

@@ -45,7 +45,7 @@ _FEWEST, _MOST = (150, 8), 1000
 #: A step takes less to simulate than a round over servers, so there can be more of them.
 _STEPS_OF_ROUND = 4
 #: The most seeds with more learners than this: failures of many average out in one run.
-_CROWD, _SEEDS_OF_CROWD = 1000, 3
+_CROWD, _SEEDS_OF_CROWD = 500, 3
 
 
 @dataclass(frozen=True, slots=True)

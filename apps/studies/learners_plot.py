@@ -108,8 +108,8 @@ def draw_curves(rows: Sequence[Row], path: str | PathLike[str]) -> None:
             ", ".join(_PANELS[it].format(value) for it, value in zip(of_plots, panel, strict=True)),
             fontsize=10,
         )
-        axes.set_ylim(0, 103)
         axes.grid(color="0.9")
+    plots[0][0].set_ylim(0, min(103, plots[0][0].get_ylim()[1]))
     for axes in plots[-1]:
         axes.set_xlabel("samples of all learners [thousands]", fontsize=9)
     for axes in plots[:, 0]:

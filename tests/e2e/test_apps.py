@@ -235,7 +235,7 @@ def test_decentralized_study(start, tmp_path):
 @EXHAUSTIVE
 def test_learners_study(start, tmp_path):
     words = ["--studies", "goodput,merges,outers", "--sweeps", "spread", "--simulated", 1000]
-    words += ["--seeds", 2, "--merges", "mean,median", "--outers", "plain", "--hidden", 16]
+    words += ["--seeds", 1, "--merges", "mean,median", "--outers", "plain", "--hidden", 16]
     words += ["--wrongs", "none,wrong sign", "--out", tmp_path]
     out = succeeded(start("learners_study.py", *words))
     goodput = found(tmp_path / "goodput.jsonl")

@@ -115,6 +115,17 @@ def test_learners_report_their_paces_again(knobs, tmp_path):
         resumes(job, whole, cut, tmp_path / cut.name)
 
 
+def test_ranks_stop_together_where_rounds_become_shorter_than_a_delay(tmp_path):
+    # The first rank of a learner has seen an answer, and so that all are to stop, before others.
+    job = plain(mode="teams", copies="3", way="1 server", event="saves")
+    mode = "local-sgd:local-steps=4,learner-ranks=2,quorum=1,sync-delay=3,dynamic=true"
+    slow = ("0:slow:4", "1:slow:4", "*:jitter:0.001")
+    whole = ran(job, tmp_path / "run", mode=mode, inject=slow, epochs=4)
+    assert whole.error is None, whole.error
+    for cut in cuts_of(whole.out, whole.run)[::4]:
+        resumes(job, whole, cut, tmp_path / cut.name)
+
+
 def counts_once(job, folder, *, every):
     """Hold each gradient of both attempts against the parameters.
 

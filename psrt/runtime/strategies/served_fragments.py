@@ -187,8 +187,9 @@ class ServedFragments(LocalSteps):
             if coming.steps >= self._period.delay:
                 await self._adopt(coming)
         if self._is_due:
-            # A push would wait for those that are parked, or be in flight when this one is.
-            self._owes = self.cut != 0
+            # A push would wait for those that are parked, or be in flight when this one is. What is
+            # on its way is adopted first; only then all ranks of a team know of a cut.
+            self._owes = self.cut != 0 and self._on_its_way is None
             if not self._owes:
                 await self._push_next()
         if self._of_period == self._period.local_steps:

@@ -58,7 +58,7 @@ class Server:
     async def run(self) -> None:
         """Serve until every worker has left every shard."""
         receive, shards = self.receive, self._by_number
-        open_shards = len(shards)
+        open_shards = set(shards)
         while open_shards:
             message = await receive()
             try:
@@ -95,7 +95,7 @@ class Server:
             if it.at_version is not None and Apply in map(type, decisions):
                 await it.at_version(it.clock)
             if not policy.live:
-                open_shards -= 1
+                open_shards.discard(message.shard)  # perhaps again: relays may come later
         # The windows are freed with this rank, and a worker may still be reading its last reply.
         await self._port.until(
             lambda: all(it.is_drained for it in self.shards),

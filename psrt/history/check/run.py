@@ -388,7 +388,7 @@ class _Case:
             "worker {worker} leaves at clock {said}, the first of its learner at {due}",
             because=[leaves[leads]],
         )
-        self.died, self.gap = case.died, case.gap
+        self.died, self.gap = not all(self.left), case.gap
         if summary := self._check_summary(case.updates):
             summary.shards(case.found)
             summary.measured(self._metrics or (), died=self.died)

@@ -18,12 +18,14 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
+from psrt.config import TrainConfig
 from psrt.config.faults import EVENT, Fault
 from psrt.core.errors import TransportError
 from psrt.history.check.run import check_run
 from psrt.job.problems import supervised_problem
 from psrt.job.scenario import run_in_virtual_time
-from support.jobs import MIXED, SPLIT, ran
+from psrt.job.virtual import simulate
+from support.jobs import BASE, MIXED, SPLIT, ran
 from support.ticks import (
     Ticks,
     config_of,
@@ -282,3 +284,26 @@ def test_a_job_that_is_killed_ends_as_one_that_was_not(job, result, tmp_path):
             assert mine == its or job["mode"] == "backup", (event, name)
         if job.in_order:
             assert found.run.theta.tobytes() == before.theta.tobytes(), event
+
+
+@pytest.mark.parametrize(
+    ("seed", "crashes"),
+    [(2, []), (10, [(1, 0.014477)]), (67, [(0, 0.02298)])],
+    ids=["nobody", "one whose push was too late", "one whose merge is relayed afterwards"],
+)
+def test_learners_whose_late_fragments_are_dropped(seed, crashes, tmp_path):
+    knobs = {"mode": "local-sgd:local-steps=3,quorum=1,fragments=3", "optimizer": "momentum"}
+    assert_checked(tmp_path, 3, seed, crashes, staleness_rate="drop:limit=0", epochs=3, **knobs)
+
+
+def test_a_rank_dies_when_the_others_of_its_learner_leave(tmp_path):
+    mode = "local-sgd:local-steps=3,quorum=1,learner-ranks=2"
+    assert_checked(tmp_path, 4, 1, [(3, 0.00527)], mode=mode, optimizer="momentum", epochs=1)
+
+
+def assert_checked(out, workers, seed, crashes, **knobs):
+    knobs = BASE | {"dataset": "synthetic:61x12x4", "batch_size": 5, "servers": 2} | knobs
+    config = TrainConfig(**knobs, seed=seed, survive=True, out=str(out), record=True)
+    simulate(config, workers=workers, seed=seed, crashes=crashes)
+    outcome = check_run(out)
+    assert outcome.ok, "\n".join(outcome.lines())

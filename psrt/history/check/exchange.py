@@ -277,7 +277,7 @@ def _release(contract: Contract, shard: Shard, outcomes: PushOutcomes) -> Ints:
     """
     pushes, end = shard.pushes, len(shard.table)
     if contract.learners is not None:
-        dropped = np.where(outcomes.late, outcomes.dropped, 0)
+        dropped = np.where(outcomes.late & (pushes.samples > 0), outcomes.dropped, 0)
         release = np.where(outcomes.waits, outcomes.applied, dropped)
     elif contract.rounds:
         target = np.where(pushes.asks, pushes.clock, pushes.version + 1)

@@ -371,7 +371,9 @@ def _worth(header: Header, shard: Shard, outcomes: PushOutcomes, at: Ints) -> Fl
 
     A rule may depend on earlier gradients. A saved gradient was used when it was saved.
     """
-    rate = rate_of(header)
+    row, rate = header.chosen("staleness_rate"), rate_of(header)
+    if row is None or row.never_scales:  # what is dropped is checked as such
+        return np.ones(len(at))
     of = shard.find_push(at)
     saved = np.where(of >= 0, outcomes.saved[of], len(shard.table)) if len(at) else at
     order = np.argsort(np.minimum(saved, at), kind="stable")

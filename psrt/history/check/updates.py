@@ -131,7 +131,6 @@ def _check_drops(
     at = outcomes.dropped[i]
     flag, message, left = table["flag"][at], shard.message[at], shard.left[pushes.worker[i]]
     gone = np.where(left < end, shard.message[np.minimum(left, end - 1)], -1)
-    lost = outcomes.waits[i] & (pushes.reply[i] == end) & (message == gone)
     known = np.append(shard.message, end)[outcomes.relayed[i]]
     if contract.follows(shard.number):  # once it has the version on which that was too late
         made = np.concatenate([[0], shard.updates, [end - 1]])
@@ -139,6 +138,8 @@ def _check_drops(
         reached = shard.message[made[np.clip(version, 0, len(made) - 1)]]
         known = np.maximum(known, reached)
     late = outcomes.late[i] & (message == np.maximum(pushes.message[i], known))
+    waits = outcomes.waits[i] | outcomes.late[i] & (message <= known)
+    lost = waits & (pushes.reply[i] == end) & (message == gone)
     text = (
         "shard {shard} dropped clock {clock} of worker {worker} as {reason}, with staleness "
         "{met}: its mode does not allow that"

@@ -198,6 +198,8 @@ class Worker:
             # Workers with more data continue, and their next versions are made there.
             np.copyto(self._gradient, theta)
             theta = self._gradient
+        if self.at_boundary is not None:
+            self.strategy.at_round = weakly(self._boundary)
         await self.strategy.finish()
         if self.strategy.cut:
             await self._boundary()
@@ -385,10 +387,15 @@ class Worker:
         """By shard, the version of the parameters that it has; empty without servers."""
         return self.strategy.versions
 
-    async def _boundary(self) -> None:
-        """Save what this worker has if it is time, where that is part of a cut."""
+    async def _boundary(self, clock: int | None = None) -> None:
+        """Save what this worker has if it is time, where that is part of a cut.
+
+        Args:
+            clock: of those that train; None is this worker's.
+        """
         if self.at_boundary is not None:
-            self._stops = await self.at_boundary(self.strategy.cut or self.clock)
+            clock = self.clock if clock is None else clock
+            self._stops = await self.at_boundary(self.strategy.cut or clock)
         await self._park()
 
     async def _park(self) -> None:

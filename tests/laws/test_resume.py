@@ -15,12 +15,15 @@ import dataclasses
 import numpy as np
 import pytest
 
+from psrt.config import TrainConfig
 from psrt.history import Kind
 from psrt.history.check.run import check_run
 from psrt.history.reading import read_cells
 from psrt.job.resuming import resumed_config
 from psrt.job.scenario import run_in_virtual_time
+from psrt.job.virtual import simulate
 from support.jobs import OTHER_COSTS, plain, ran
+from support.least_squares import UnevenSquares
 from support.ticks import (
     Ticks,
     config_of,
@@ -124,6 +127,27 @@ def test_ranks_stop_together_where_rounds_become_shorter_than_a_delay(tmp_path):
     assert whole.error is None, whole.error
     for cut in cuts_of(whole.out, whole.run)[::4]:
         resumes(job, whole, cut, tmp_path / cut.name)
+
+
+@pytest.mark.parametrize("knobs", ["", ",quorum=1", ",sync-delay=1"])
+def test_ranks_of_a_learner_have_more_and_fewer_steps(knobs, tmp_path):
+    # Those that are done take part in the steps of the others, and in their stops.
+    mode = f"local-sgd:local-steps=2,learner-ranks=2{knobs}"
+    config = TrainConfig(
+        mode=mode, servers=1, batch_size=3, epochs=2, out=str(tmp_path / "run"), record=True,
+        checkpoint_every=1, keep=1000,
+    )  # fmt: skip
+    whole = simulate(config, UnevenSquares(), workers=4)
+    cuts = cuts_of(tmp_path / "run", whole)
+    assert len(cuts) > 3
+    for cut in cuts:
+        out = tmp_path / cut.name
+        run = simulate(resumed_config(str(cut), out=str(out)), UnevenSquares(), workers=4)
+        outcome = check_run(out)
+        assert outcome.ok, "\n".join([cut.name, *outcome.lines()])
+        assert run.summary.samples == whole.summary.samples
+        if not knobs:
+            assert run.theta.tobytes() == whole.theta.tobytes()
 
 
 def counts_once(job, folder, *, every):

@@ -192,6 +192,17 @@ class LocalSteps(Strategy):
         if self._team is not None:
             self._team.begin(step)
 
+    async def _add(self, step: Step) -> None:
+        """Count a step that was taken, and communicate if that is due."""
+        raise NotImplementedError
+
+    async def _follow(self) -> None:
+        """Take part in the steps of a team until no rank of it has one left."""
+        while self._team is not None and (step := await self._team.follow()) is not None:
+            await self._add(step)
+            if self.at_cut and self.at_round is not None:
+                await self.at_round(step.clock + 1)
+
     async def _take(self, step: Step) -> Step:
         """Take an optimizer step on the gradient, and record it; return it, that of all ranks."""
         if self._team is not None:

@@ -415,8 +415,7 @@ class LocalSGD(LocalSteps):
 
     async def finish(self) -> None:
         """Average the steps since the last average."""
-        while self._team is not None and (step := await self._team.follow()) is not None:
-            await self._add(step)
+        await self._follow()
         if self._steps:
             await self._average()
 

@@ -317,8 +317,7 @@ class ServedFragments(LocalSteps):
 
     async def finish(self) -> None:
         """Adopt what is on its way, and push once more what has been learnt since."""
-        while self._team is not None and (step := await self._team.follow()) is not None:
-            await self._add(step)
+        await self._follow()
         self._owes = False  # all that is left goes now
         if self._on_its_way is not None:
             await self._adopt(self._on_its_way)

@@ -38,7 +38,7 @@ class Heard(NamedTuple):
 class Team:
     """One rank's part in the steps of its learner."""
 
-    saved = ("updates", "_clock", "_progress", "_is_over")
+    saved = ("updates", "_clock", "_ahead", "_progress", "_is_over")
 
     def __init__(self, port: Port, inner: AllReduce, spans: Sequence[Span], *, outer: Port) -> None:
         """Set up; collective over the ranks of the learner.
@@ -62,8 +62,8 @@ class Team:
         [_, numbers] = controls_of(port)
         self._numbers = control_of(port, 1)
         self._sum_of_numbers = port.reduction(numbers, plan.control_algorithm, None)
-        #: Steps of this rank, and whether no rank of the learner has one left.
-        self._clock, self._is_over = 0, False
+        #: Steps of this rank, those of the others since, and whether none of them has one left.
+        self._clock, self._ahead, self._is_over = 0, 0, False
         #: Where it stands, in epochs.
         self._progress = 0.0
 
@@ -96,11 +96,12 @@ class Team:
         if self._is_over or not await self._inner.follow(self._clock):
             self._is_over = True
             return None
+        self._ahead += 1
         return await self._taken()
 
     async def _taken(self) -> Step:
         await self._port.catch_up()
-        return Step(self._clock - 1, self._inner.samples, self._progress)
+        return Step(self._clock + self._ahead - 1, self._inner.samples, self._progress)
 
     async def bring(self, landing: Vector | None) -> None:
         """Bring the parameters to where the lead averages them."""

@@ -193,6 +193,9 @@ class Rows(Registry[RowT], Generic[RowT]):
         words = {word: dashed(name) for name, its in known.items() for word in its}
         if near := did_you_mean(dashed(knob), map(dashed, known), words):
             return near
+        for name, it in knobs_of_row(row).items():
+            if any(knob in knobs_of_row(inner) for inner in (it.rows or {}).values()):
+                return f" (did you mean {dashed(name)}.{dashed(knob)}?)"
         others = [name for name, it in self.items() if knob in it.knobs]
         if others:
             return f", which is one of {', '.join(others)}"

@@ -85,7 +85,8 @@ def in_learners(
         if len(set(counts.values())) > 1:
             found = ", ".join(map(str, counts.values()))
             raise ConfigError(
-                f"--mode {mode}: hosts have {found} workers, and learners need equally many"
+                f"--mode {mode}: hosts have {found} workers, and learners need equally many; "
+                "choose the slots of hosts, --servers and --placement so that they have"
             )
         ranks = max(counts.values())
         mode = replace(mode, learner_ranks=ranks)  # type: ignore[call-arg]

@@ -173,6 +173,12 @@ def _meaningless(
     name: str, value: Any, condition: Condition, value_of: Callable[[str], Any]
 ) -> ConfigError:
     other, current = dashed(condition.field), value_of(condition.field)
+    mode = value_of("mode")
+    if other == "servers" and not current and mode is not None and mode.needs_servers:
+        return ConfigError(  # --servers 0 would be refused
+            f"{flag(name, value)} has no effect with --mode {mode}, which needs servers; "
+            "it belongs to learners of several ranks (learner-ranks)"
+        )
     now = f"without --{other}" if current is None else f"with {flag(condition.field, current)}"
     where = f"; it belongs to --{other} {_any(condition.values)}" if condition.values else ""
     if isinstance(current, Row) and current.name in condition.values:
@@ -484,7 +490,7 @@ def _check_differences(mode: Mode, codec: CodecRow) -> None:
 def _check_servers(config: TrainConfig, mode: Mode) -> None:
     """Check the mode's number of servers and its use of shared memory."""
     if mode.needs_servers and config.servers == 0:
-        raise ConfigError(f"--mode {mode.name} needs at least 1 server, got --servers 0")
+        raise ConfigError(f"--mode {mode} needs at least 1 server, got --servers 0")
     if config.servers and not mode.may_have_servers:
         raise ConfigError(
             f"--servers {config.servers} has no effect with --mode {mode.name}, which has none"

@@ -510,11 +510,9 @@ class LocalSGD(Mode):
             raise ConfigError(f"--mode {self} needs at least {quorum} {who}, got {workers}")
         if self.merge is not None and self.merge.least > quorum:
             raise ConfigError(
-                f"--mode {self}: {self._merge} needs at least {self.merge.least} {who} in a "
-                f"merge, which waits for {quorum}"
+                f"--mode {self}: {self._merge} needs a quorum of at least {self.merge.least} "
+                f"{who}, got {quorum}"
             )
-        if not servers and (self.grace is not None or self.dynamic):
-            raise ConfigError(f"--mode {self}: grace and dynamic have no effect without servers")
         most = self.local_steps // self.fragments
         if servers and self.sync_delay > most:
             raise ConfigError(
@@ -529,10 +527,10 @@ class LocalSGD(Mode):
             ("outer delayed-nesterov", self.outer is not None and self.outer.is_delayed),
         ):
             if given:
-                raise ConfigError(
-                    f"--mode {self}: {name} has no effect where a merge waits for all {workers} "
-                    f"{who}; give a smaller quorum"
-                )
+                where = f"where a merge waits for all {workers} {who}; give a smaller quorum"
+                if self.quorum is None:
+                    where = f"without a quorum; give quorum=K, less than all {who}"
+                raise ConfigError(f"--mode {self}: {name} has no effect {where}")
         return replace(self, quorum=workers if servers and self.streams else None)
 
     @property

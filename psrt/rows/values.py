@@ -185,7 +185,10 @@ def _accept_real_or_auto(value: Any) -> float | str:
 
 
 def _read_real_or_auto(text: str) -> float | str:
-    return AUTO if text == AUTO else _read_real(text)
+    try:
+        return AUTO if text == AUTO else _read_real(text)
+    except ValueError as error:
+        raise ValueError(f"{error} or {AUTO}") from None
 
 
 def _write_real_or_auto(value: float | str) -> str:

@@ -163,19 +163,19 @@ def test_knobs_that_do_not_go_together(knobs, message):
     ("quorum=5", 1, "--mode local-sgd:quorum=5 needs at least 5 workers, got 4"),
     ("quorum=4,grace=1", 1, "--mode local-sgd:quorum=4,grace=1: grace has no effect where a merge "
      "waits for all 4 workers; give a smaller quorum"),
-    ("dynamic=true", 1, "--mode local-sgd:dynamic=true: dynamic has no effect where a merge waits "
-     "for all 4 workers; give a smaller quorum"),
+    ("dynamic=true", 1, "--mode local-sgd:dynamic=true: dynamic has no effect without a quorum; "
+     "give quorum=K, less than all workers"),
     ("outer=delayed-nesterov", 1, "--mode local-sgd:outer=delayed-nesterov: outer delayed-nesterov "
-     "has no effect where a merge waits for all 4 workers; give a smaller quorum"),
-    ("quorum=2,merge=trimmed", 1, "--mode local-sgd:quorum=2,merge=trimmed: merge=trimmed needs at "
-     "least 3 workers in a merge, which waits for 2"),
+     "has no effect without a quorum; give quorum=K, less than all workers"),
+    ("quorum=2,merge=trimmed", 1, "--mode local-sgd:quorum=2,merge=trimmed: merge=trimmed needs a "
+     "quorum of at least 3 workers, got 2"),
     ("merge=trimmed,merge.trim=2", 1, "--mode local-sgd:merge=trimmed,merge.trim=2: merge="
-     "trimmed,merge.trim=2 needs at least 5 workers in a merge, which waits for 4"),
+     "trimmed,merge.trim=2 needs a quorum of at least 5 workers, got 4"),
     ("merge=median,merge-weights=samples", 1, "mode local-sgd: merge-weights samples has no effect "
      "with merge=median, which gives all the same"),
-    ("quorum=2", 0, "--mode local-sgd needs at least 1 server, got --servers 0"),
-    *((it, 0, f"--mode local-sgd:{it}: grace and dynamic have no effect without servers")
-      for it in ("grace=1", "dynamic=true")),
+    ("quorum=2", 0, "--mode local-sgd:quorum=2 needs at least 1 server, got --servers 0"),
+    *((it, 0, f"--mode local-sgd:{it}: {it.split('=')[0]} has no effect without a quorum; give "
+       "quorum=K, less than all workers") for it in ("grace=1", "dynamic=true")),
     ("quorum=2,dynamic=true,fragments=2", 1,
      "mode local-sgd: dynamic is not possible with fragments 2"),
     ("quorum=2,grace=auto", 1, "mode local-sgd: grace auto needs sync-delay: without one no "
@@ -187,7 +187,7 @@ def test_knobs_that_do_not_go_together(knobs, message):
      "mode local-sgd: eager is not possible with a quorum, a merge or merge-weights"),
     ("quorum=2,post-local-epoch=1", 1, "mode local-sgd: post-local-epoch 1 is not possible with a "
      "quorum, a merge or merge-weights"),
-    ("quorum=2,grace=soon", 1, "mode local-sgd: grace must be a finite number, got 'soon'"),
+    ("quorum=2,grace=soon", 1, "mode local-sgd: grace must be a finite number or auto, got 'soon'"),
 ])  # fmt: skip
 def test_what_learners_cannot_have(knobs, servers, message):
     assert refusal(4 + servers, mode=f"local-sgd:{knobs}", servers=servers) == message
@@ -318,14 +318,14 @@ def test_the_rank_is_one_that_a_matrix_can_have():
         ("quorum=5", " needs at least 5 workers, got 4"),
         ("quorum=4,grace=1", f": grace {OF_ALL}"),
         ("quorum=4,dynamic=true", f": dynamic {OF_ALL}"),
-        ("outer=delayed-nesterov", f": outer delayed-nesterov {OF_ALL}"),
+        ("outer=delayed-nesterov,quorum=4", f": outer delayed-nesterov {OF_ALL}"),
         ("quorum=2,merge=trimmed",
-         ": merge=trimmed needs at least 3 workers in a merge, which waits for 2"),
+         ": merge=trimmed needs a quorum of at least 3 workers, got 2"),
         ("merge=trimmed,merge.trim=2",
-         ": merge=trimmed,merge.trim=2 needs at least 5 workers in a merge, which waits for 4"),
+         ": merge=trimmed,merge.trim=2 needs a quorum of at least 5 workers, got 4"),
     )),
     *(({"mode": f"local-sgd:{it}", "servers": 0}, 4,
-       "--mode local-sgd needs at least 1 server, got --servers 0")
+       f"--mode local-sgd:{it} needs at least 1 server, got --servers 0")
       for it in ("quorum=2", "merge=median", "merge-weights=equal")),
 ])  # fmt: skip
 def test_what_does_not_fit_the_ranks(knobs, ranks, message):

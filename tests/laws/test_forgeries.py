@@ -215,6 +215,8 @@ ON_TRUST = (
     Row("the step of a checkpoint to which no other worker comes", ("PARK.version",), _comes_alone),
     Row("when all is written, after a fault, or where it is waited for", (f"FINAL.{LATE}",),
         _ends_later),
+    Row("that nobody else could come, where some stop for a checkpoint", (f"TICK.{LEFT_OUT}",),
+        lambda it: it.job.saves and it.before["seconds"] == 0),
     Row("what a worker at a checkpoint does not compute with", ("READ.version",),
         _is_not_computed_with),
     Row("where one takes part with nothing", ("REDUCE.progress",),

@@ -10,10 +10,13 @@ import dataclasses
 
 import numpy as np
 
+from psrt.config.modes import MODES
 from psrt.history.events import Kind
 from psrt.history.header import Header
 from psrt.history.reading import History
 
+#: The mode without communication.
+_ALONE = next(iter(MODES.where(lambda it: it.single)))
 #: Of a run whose workers have servers; a serial one refuses them.
 _SERVED = ("codec", "codec_reply", "staleness_rate", "servers", "shards_per_server")
 
@@ -28,7 +31,7 @@ def alone(history: History, copy: int, job: Header) -> History:
     """
     header = dataclasses.replace(
         history.header,
-        config=job.config | dict.fromkeys(_SERVED) | {"mode": "serial"},
+        config=job.config | dict.fromkeys(_SERVED) | {"mode": _ALONE},
         workers=(job.workers[copy],),
         batches=None,
         deal=(),

@@ -21,7 +21,9 @@ from psrt.history.reading import History
 #: What a learner's ranks record of their steps; everything else is with servers.
 _AMONG = (Kind.STEP, Kind.REDUCE, Kind.REDUCED)
 #: A run by all-reduce has nothing else, so a rank that talks to no server is refused all else.
-_BY_SUMS = "allreduce:overlap=false"
+_BY_SUMS = dataclasses.replace(  # type: ignore[call-arg]
+    MODES[next(iter(MODES.where(lambda it: it.sums_gradients)))], overlap=False
+)
 
 
 def size_of(header: Header) -> int:
@@ -36,7 +38,7 @@ def among(history: History, learner: int) -> History:
     without = dict.fromkeys(("codec", "codec_reply", "staleness_rate", "merge"))
     header = dataclasses.replace(
         header,
-        config=header.config | without | {"mode": _BY_SUMS, "servers": 0},
+        config=header.config | without | {"mode": str(_BY_SUMS), "servers": 0},
         workers=tuple(header.workers[it] for it in workers),
         servers=(),
         spans=(),

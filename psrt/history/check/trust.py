@@ -81,6 +81,10 @@ ON_TRUST: Final = (
         EVENTS, ("STEP.samples", "REDUCE.weight", "REDUCED.weight"),
         "steps that the ranks of a learner took together", "if it died",
     ),
+    Trusted(
+        EVENTS, ("TICK.time",), "that a merge was made because nobody else could come",
+        "where learners stop for a checkpoint",
+    ),
     Trusted(EVENTS, ("LEFT.flag",), "whether it was missed or left by itself", "of dead workers"),
     Trusted(
         EVENTS, ("PARK.step",), "the step of a checkpoint",

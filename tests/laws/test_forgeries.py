@@ -185,11 +185,22 @@ def _goes_straight(it: Forgery) -> bool:
 
 
 def _ends_later(it: Forgery) -> bool:
-    late = it.job["event"] in ("is killed", "loses a worker") or it.job["mode"] == "pairs"
+    late = it.job["event"] in ("is killed", "loses a worker")
+    late |= it.job["mode"] in ("pairs", "teams")
     return late or it.job["cut"] == "parameters"
 
 
+def _is_kept_for_good(it: Forgery) -> bool:
+    """Return whether no later frame includes what was kept back."""
+    events, mine = it.told.events(it.cell), it.before
+    same = events["kind"] == Kind.RESIDUAL
+    for field in ("worker", "shard"):
+        same &= events[field] == mine[field]
+    return not same[it.at + 1 :].any()
+
+
 ON_TRUST = (
+    Row("what is kept back for good", ("RESIDUAL.version",), _is_kept_for_good),
     Row("norms, by which rounding is judged",
         ("APPLY.gap", "OFFER.gap", "OWN.gap", "TRACK.gap", "TRACK.weight")),
     Row("how long what was merged is, if nobody knows what rates make of it", ("CENTRE.gap",),
@@ -217,6 +228,8 @@ ON_TRUST = (
         _ends_later),
     Row("that nobody else could come, where some stop for a checkpoint", (f"TICK.{LEFT_OUT}",),
         lambda it: it.job.saves and it.before["seconds"] == 0),
+    Row("when a rank ends that talks to no server", (f"LEAVE.{LATE}",),
+        lambda it: it.job["mode"] == "teams" and it.before["worker"] % 2 == 1),
     Row("what a worker at a checkpoint does not compute with", ("READ.version",),
         _is_not_computed_with),
     Row("where one takes part with nothing", ("REDUCE.progress",),

@@ -363,7 +363,11 @@ class _Case:
     def _check_teams(self) -> None:
         """Check learners of several ranks, part by part, then what was written of all."""
         history, findings, ranks = self.history, self.findings, teams.size_of(self.header)
-        self.left = [bool((it["kind"] == Kind.LEAVE).any()) for it in history.workers]
+        teams.check_order(self.tables[0], findings)
+        leave = check_departures(self.contract, self.workers, self._crashed, findings)
+        self.left = (leave < len(self.workers)).tolist()
+        if not findings.none:
+            return
         for first in range(0, len(history.workers), ranks):
             if not all(self.left[first : first + ranks]):
                 continue  # it died in the middle of a sum

@@ -12,7 +12,9 @@ import dataclasses
 import numpy as np
 
 from psrt.config.modes import MODES
-from psrt.history.check.table import Bools
+from psrt.history.check.findings import SUMS, Findings
+from psrt.history.check.table import Bools, Table
+from psrt.history.check.wellformed import check_times
 from psrt.history.events import PRESENT, Kind
 from psrt.history.header import Header
 from psrt.history.log import Events
@@ -29,6 +31,24 @@ _BY_SUMS = dataclasses.replace(  # type: ignore[call-arg]
 def size_of(header: Header) -> int:
     """Return R: the number of ranks of a learner."""
     return int(header.mode.learner_ranks)
+
+
+def check_order(table: Table, findings: Findings) -> None:
+    """Check that a rank does nothing else in a step, from its gradient to the end of the sum.
+
+    Args:
+        table: all events of all workers, worker after worker.
+        findings: takes what is wrong.
+    """
+    check_times(table, "worker", findings)
+    for kind, then in ((Kind.STEP, Kind.REDUCE), (Kind.REDUCE, Kind.REDUCED)):
+        at = table.where(kind)
+        following = np.minimum(at + 1, len(table) - 1)
+        holds = table["kind"][following] == then
+        # One that died has ended there.
+        ends = (at + 1 == len(table)) | (table["worker"][following] != table["worker"][at])
+        text = f"worker {{worker}} does something else between {kind.name} and {then.name}"
+        findings.on(table, at).require(SUMS, holds | ends, text, because=[following])
 
 
 def among(history: History, learner: int) -> History:

@@ -74,6 +74,11 @@ ON_TRUST: Final = (
         "if a schedule adds what a codec makes",
     ),
     Trusted(
+        EVENTS, ("LEAVE.time",), "when a rank that talks to no server ends",
+        "with learners of several ranks",
+    ),
+    Trusted(EVENTS, ("RESIDUAL.digests",), "a residual that no later frame includes"),
+    Trusted(
         EVENTS, ("CENTRE.digests",), "the digest of the initial parameters of a shard",
         "where servers merge",
     ),
@@ -92,7 +97,7 @@ ON_TRUST: Final = (
     ),
     Trusted(
         EVENTS, ("FINAL.time",), "when all was written",
-        "after a death, in gossip by pairs and with shard=parameters",
+        "after a death, in gossip by pairs, with shard=parameters and by learners of several ranks",
     ),
     Trusted(
         EVENTS, ("READ.seconds", "READ.version"),

@@ -127,6 +127,8 @@ def _check_numbers(contract: Contract, table: Table, findings: Findings) -> None
     unmeasured = ~in_rounds | np.isnan(table.real("gap"))
     _require(findings, table, unmeasured, "gap {gap}, expected none in rounds")
     _require(findings, table, table["samples"] >= 0, "{samples} samples")
+    begun = (table.real("time") >= 0) | (not contract.simulated)
+    _require(findings, table, begun, "at {time:.6f} s, before the run")
     digests = ~table.are(*PAIRED) | (table["version"] >= 0)
     _require(findings, table, digests, "digests {version}, expected at least 0")
 

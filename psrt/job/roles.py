@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
 from psrt.config import TrainConfig, resolve
-from psrt.config.axes import Axes
 from psrt.core.errors import ConfigError
-from psrt.job.cells import in_order
+from psrt.rows.values import HOST
 
 #: The role that a rank was started in: any, or one of the two (MPMD).
 ANY, SERVER, WORKER = 0, 1, 2
@@ -60,38 +59,38 @@ def who_is_who(
     return servers, workers
 
 
-def in_learners(
-    config: TrainConfig, workers: tuple[int, ...], hosts: Sequence[int]
-) -> tuple[TrainConfig, tuple[int, ...]]:
-    """Return the config and the ranks of the workers in which learners are consecutive.
-
-    Learners that fit into a host are placed there as a whole.
+def resolved_on(
+    hosts: Callable[[TrainConfig], Sequence[int]],
+    config: TrainConfig,
+    ranks: int,
+    started_as: Sequence[int] = (),
+) -> TrainConfig:
+    """Return the resolved config of a job, as ``resolved``, with what depends on hosts.
 
     Args:
-        config: resolved, except for the workers of each host.
-        workers: their ranks.
-        hosts: number of the host of each rank.
+        hosts: returns the number of the host of each rank, given a resolved config.
+        config: need not be resolved.
+        ranks: of the job.
+        started_as: the role that each rank was started in; empty if not given.
 
     Raises:
-        ConfigError: if a learner is to have all workers of a host, and hosts have different
-            numbers of them, or the mode cannot be with that number.
+        ConfigError: as ``resolved``; or if a learner is to have all workers of a host, and hosts
+            have different numbers of them.
     """
-    mode = config.scheme
-    if not mode.has_teams:
-        return config, workers
-    ranks = mode.learner_ranks
-    if isinstance(ranks, str):
-        counts = Counter(hosts[rank] for rank in workers)
-        if len(set(counts.values())) > 1:
-            found = ", ".join(map(str, counts.values()))
-            raise ConfigError(
-                f"--mode {mode}: hosts have {found} workers, and learners need equally many; "
-                "choose the slots of hosts, --servers and --placement so that they have"
-            )
-        ranks = max(counts.values())
-        mode = replace(mode, learner_ranks=ranks)  # type: ignore[call-arg]
-        config = resolve(replace(config, mode=mode), ranks=len(hosts))
-    return config, in_order(workers, hosts, Axes(len(workers) // ranks, 1, ranks))
+    found = resolved(config, ranks, started_as)
+    mode = found.scheme
+    if mode.learner_ranks != HOST:
+        return found
+    there = hosts(found)
+    counts = Counter(there[rank] for rank in who_is_who(found, there, started_as)[1])
+    if len(set(counts.values())) > 1:
+        numbers = ", ".join(map(str, counts.values()))
+        raise ConfigError(
+            f"--mode {mode}: hosts have {numbers} workers, and learners need equally many; "
+            "choose the slots of hosts, --servers and --placement so that they have"
+        )
+    mode = replace(config.scheme, learner_ranks=max(counts.values()))  # type: ignore[call-arg]
+    return resolved(replace(config, mode=mode), ranks, started_as)
 
 
 def assign_roles(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from psrt.config import TrainConfig, from_toml, to_toml
+from psrt.config.axes import Axes
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
 from psrt.core.files import keep_apart
@@ -23,7 +24,7 @@ from psrt.job.problems import check_arrays, machine_costs
 from psrt.job.provenance import data_sha256
 from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
-from psrt.job.roles import in_learners, resolved, who_is_who
+from psrt.job.roles import resolved_on, who_is_who
 from psrt.launch import launch_line
 from psrt.report.files import OutputFolder
 from psrt.runtime.job_codec import JobCodec, job_codec
@@ -105,7 +106,9 @@ def set_up(
         servers, workers = who_is_who(config, hosts, launcher.started_as)
         if config.parallel is not None:
             workers = in_order(workers, hosts, config.axes)
-        config, workers = in_learners(config, workers, hosts)
+        if config.scheme.has_teams:
+            ranks = int(config.scheme.learner_ranks)
+            workers = in_order(workers, hosts, Axes(len(workers) // ranks, 1, ranks))
     initial, shared = np.zeros(0, np.float32), ""
     deal: Deal | None = None
     with launcher.agree():
@@ -247,7 +250,8 @@ def _resolved(launcher: Launcher, config: TrainConfig, *, is_replay: bool) -> Tr
     if config.out is not None and config.machine_costs is not None:
         keep_apart(config.out, "--machine-costs", config.machine_costs)
     asked = config.codec_everywhere
-    config = resolved(config, launcher.ranks_of(config), launcher.started_as)
+    ranks = launcher.ranks_of(config)
+    config = resolved_on(launcher.hosts, config, ranks, launcher.started_as)
     brings = config.optimizer.codec is not None  # it needs its codec
     if config.codec is not None and not is_replay and not brings:
         there = launcher.has_network(launcher.hosts(config), asked)

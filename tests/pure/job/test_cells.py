@@ -18,7 +18,7 @@ from psrt.job.build import role_map_for
 from psrt.job.cells import Place, in_order, number_of, place_of, ranks_of_cell
 from psrt.job.cut import cut_of, cut_plan
 from psrt.job.problems import supervised_problem
-from psrt.job.roles import assign_roles
+from psrt.job.roles import assign_roles, resolved_on
 from psrt.job.virtual import simulate
 from psrt.runtime import push_codec, reply_codec
 from psrt.runtime.push_codec import PushEncoder
@@ -284,3 +284,20 @@ def test_no_two_parts_or_copies_draw_alike(knobs, monkeypatch):
         trained(axes, codec_everywhere=True, **knobs)
         assert len(drawn) >= 2 * 4 * 3
         assert len(set(drawn)) == len(drawn)
+
+
+@each(
+    ("hosts", "quorum", "mode"),
+    [
+        ((0, 1, 1, 2, 2), 1, "quorum=1,learner-ranks=2"),
+        ((0, 1, 1, 2, 2), 2, "learner-ranks=2"),  # all of them
+        ((0, 0, 0), 1, "learner-ranks=2"),
+        ((0, 1, 2), 1, "quorum=1"),  # each is alone
+    ],
+)
+def test_a_learner_has_the_workers_of_a_host(hosts, quorum, mode):
+    asked = TrainConfig(mode=f"local-sgd:quorum={quorum},learner-ranks=host", servers=1)
+    found = resolved_on(lambda _: hosts, asked, len(hosts))
+    assert found == resolve(TrainConfig(mode=f"local-sgd:{mode}", servers=1), ranks=len(hosts))
+    with pytest.raises(ConfigError, match=", 3 workers, and learners need equally many"):
+        resolved_on(lambda _: (*hosts, 9, 9, 9), asked, len(hosts) + 3)

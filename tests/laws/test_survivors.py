@@ -249,7 +249,8 @@ def test_survivors_are_dealt_each_sample_once(job, result, tmp_path):
         else:
             asked = len(along(job, worker))  # one may still have asked before it died
             assert min(among) - len(places) in range(1, asked + 1)
-    assert whole >= 3
+    # Where nobody waits for others, one that dies may be behind them by more than an epoch.
+    assert whole >= (3 if job.in_order else 2)
 
 
 def is_restarted(job):

@@ -59,7 +59,8 @@ def goes_on(job, worker=None):
 
     Each has all that they need, and with servers rank 0 must live: it writes the files.
     """
-    if worker == 0 and job.served and rank_of(job, worker) == 0:
+    lost = [] if worker is None else along(job, worker)
+    if 0 in lost and job.served and rank_of(job, 0) == 0:
         return False
     needs_all = job["cut"] in SPLIT or not (job.served or job["mode"] in MIXED)
     return job.copies > 1 and not needs_all

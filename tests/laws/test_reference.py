@@ -169,6 +169,9 @@ def others() -> Iterator[Job]:
         learners = plain(mode="learners", copies="5", data="dirichlet")
         more = (own[0], f"{own[1]},{it}"), ("staleness_rate", "power:power=0.8")
         yield replace(learners, more=more)
+    fragments = "local-sgd:local-steps=4,fragments=2,sync-delay=1,quorum=2,learner-ranks=2"
+    for data in ("iid", "dirichlet"):
+        yield replace(plain(mode="teams", copies="5", data=data), more=(("mode", fragments),))
     for mode in FACTORS["mode"]:
         if mode not in (*RATED, "serial"):
             yield plain(mode=mode, copies="5", data="dirichlet", optimizer=next(turns))

@@ -74,8 +74,8 @@ class DataPlan:
                 firsts.append(epoch)
             members = tuple(it for it in range(workers) if it not in gone)
             self._kinds.append(_Epochs(samples, batch_size, members, workers, deal))
+        self._first_worker = 0  #: the worker that batch counts from: of sets another
         #: By kind of epoch: the first epoch, the clock at which it begins, and its steps.
-        self._first_worker = 0
         self._firsts, self._clocks = np.array(firsts), np.array(clocks)
         self._steps = np.array([it.steps for it in self._kinds])
 

@@ -64,8 +64,9 @@ def _ends_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# psrt calls MPI from one thread only, and thread support would cost time at each call.
-mpi4py.rc.thread_level = "funneled"
+# psrt calls MPI from one thread at a time: that of the program, or one of torch's in which backward
+# runs for a GPU while the program waits. Support for several at once would cost time at each call.
+mpi4py.rc.thread_level = "serialized"
 
 #: Whether MPI is started here, and so ended here, rather than by the user's own program.
 _is_ours = "mpi4py.MPI" not in sys.modules

@@ -11,6 +11,7 @@ import torch
 
 from psrt.core.errors import ConfigError
 from psrt.torch.communicator import Communicator
+from psrt.torch.staging import to_host
 
 #: Bits of a digest: the sum of its squares over 32,768 ranks fits into 64 bits.
 _BITS = 24
@@ -111,10 +112,11 @@ def _tensor_added(crc: int, tensor: Any) -> int:
     and change with any number and with its place.
     """
     crc = zlib.crc32(f"{tensor.dtype}{list(tensor.shape)}".encode(), crc)
-    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+    if tensor.layout != torch.strided or tensor.is_meta:
         return crc
+    tensor = to_host(tensor)
     if tensor.dtype is torch.float32 and tensor.is_contiguous():  # the usual case, made quick
-        raw = tensor.detach().numpy().reshape(-1).view(np.uint8)
+        raw = tensor.numpy().reshape(-1).view(np.uint8)
     else:
         raw = bytes_of(tensor).numpy()
     if raw.size < _SMALL:

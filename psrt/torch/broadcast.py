@@ -11,6 +11,7 @@ import torch
 from psrt.torch.agreement import bytes_of, check_alike, item
 from psrt.torch.communicator import Communicator
 from psrt.torch.rules import check_communicator, check_dense, check_module
+from psrt.torch.staging import to_host
 
 
 def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
@@ -19,13 +20,13 @@ def broadcast(module: Any, communicator: Communicator, root: int = 0) -> None:
     Tensors may have any type; all of them travel in one message.
 
     Args:
-        module: with the same tensors on all ranks, on the CPU.
+        module: with the same tensors on all ranks, each on a device of its rank.
         communicator: of the ranks.
         root: the same on every rank.
 
     Raises:
         ConfigError: on every rank, if one differs from rank 0 in the name, type or shape of a
-            parameter or buffer; also if a tensor is not on the CPU.
+            parameter or buffer; also if psrt cannot reach a tensor.
     """
     check_module(module)
     check_communicator(communicator)
@@ -65,7 +66,7 @@ def send(communicator: Communicator, tensors: Sequence[Any], root: int = 0) -> N
         return
     message = np.zeros(-(-nbytes // 8), np.int64)
     flat = torch.from_numpy(message.view(np.uint8))
-    torch.cat(parts, out=flat[:nbytes])
+    torch.cat([to_host(part) for part in parts], out=flat[:nbytes])
     communicator.broadcast(message, root=root)
     if communicator.rank == root:  # the root's own tensors are not written
         return
@@ -75,7 +76,7 @@ def send(communicator: Communicator, tensors: Sequence[Any], root: int = 0) -> N
             own = flat[at : at + part.numel()].clone()  # a copy is aligned for every type
             own = own.view(tensor.dtype).reshape(tensor.shape)
             if 0 in tensor.stride():  # made by expand(): its elements share memory
-                tensor.data = own
+                tensor.data = own.to(tensor.device)
             else:
                 tensor.copy_(own)
             at += part.numel()

@@ -57,8 +57,8 @@ class Gradients:
         """Register hooks, and give all ranks the parameters of rank 0; collective.
 
         Args:
-            optimizer: of torch, on the CPU, with the same parameters in the same order on every
-                rank: float32, float64, bfloat16, float16 or complex.
+            optimizer: of torch, with the same parameters in the same order on every rank: float32,
+                float64, bfloat16, float16 or complex, all on the CPU or on one GPU.
             communicator: must stay open as long as this. Each of several optimizers may have its
                 own Gradients on one communicator.
             module: the module of these parameters. Its buffers and frozen parameters become those
@@ -83,12 +83,14 @@ class Gradients:
         check_communicator(communicator)
         self._communicator, self._turn = communicator, turn_of(communicator)
         self._replica = Replica(optimizer, module)
-        self._replica.check(taken={id(it) for one in self._turn.members for it in one.tensors})
+        taken = {id(it) for one in self._turn.members for it in one.tensors}
+        device = self._replica.check(taken)
         self._replica.begin_alike(communicator, (bucket_bytes, check_every))
         self._rounds = Rounds(
             self._replica,
             communicator,
             self._turn,
+            device,
             bucket_bytes=bucket_bytes,
             check_every=check_every,
         )
@@ -194,7 +196,10 @@ class Gradients:
         if not self._hooks:
             return
         self._remove_hooks()
-        self._rounds.close()
+        try:
+            self._rounds.close()
+        finally:
+            self._rounds.free()
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:
@@ -216,6 +221,7 @@ class Gradients:
             self.close()
         else:  # the communicator tells the others
             self._remove_hooks()
+            self._rounds.free()
 
     def _arrive(self, i: int, tensor: Any) -> None:
         """Take a gradient; called by backward once it is in ``grad``."""

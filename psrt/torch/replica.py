@@ -12,7 +12,8 @@ from psrt.torch.agreement import Item, check_alike, item
 from psrt.torch.broadcast import check_alike_in_shape, named_in, send
 from psrt.torch.buckets import SUMMED_AS
 from psrt.torch.communicator import Communicator
-from psrt.torch.rules import check_made, check_on_cpu
+from psrt.torch.rules import check_made
+from psrt.torch.staging import Device, device_of
 
 
 class Replica:
@@ -34,22 +35,22 @@ class Replica:
             for i, it in enumerate(self.tensors)
         ]
 
-    def check(self, taken: Collection[int]) -> None:
-        """Check that there are gradients that can be summed.
+    def check(self, taken: Collection[int]) -> Device:
+        """Check that there are gradients that can be summed; return their device.
 
         Raises:
-            ConfigError: if there are none, one has another type or is not on the CPU, or one is
-                already ``taken`` by another Gradients.
+            ConfigError: if there are none, one has another type or device, or one is already
+                ``taken`` by another Gradients.
         """
         if not sum(it.numel() for it in self.tensors):
             raise ConfigError("the optimizer has no parameters that require a gradient")
         for name, it in zip(self.names, self.tensors, strict=True):
-            check_on_cpu(it, name)
             if it.dtype not in SUMMED_AS:
                 kinds = ", ".join(str(kind).removeprefix("torch.") for kind in SUMMED_AS)
                 raise ConfigError(f"{name} is {it.dtype}, expected one of {kinds}")
             if id(it) in taken:
                 raise ConfigError(f"{name} is under another Gradients already: close() that first")
+        return device_of(list(zip(self.names, self.tensors, strict=True)))
 
     def begin_alike(self, communicator: Communicator, settings: tuple[object, ...]) -> None:
         """Give all ranks the values of rank 0's parameters and buffers; collective.

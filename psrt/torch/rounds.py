@@ -14,6 +14,7 @@ from psrt.torch.buckets import SUMMED_AS, Buckets
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number, when_backward_ends
 from psrt.torch.replica import Replica
+from psrt.torch.staging import Device
 from psrt.torch.weights import Turn, Weights, dense
 
 #: The words that the ranks sum in a round, before one word for each bucket and each parameter.
@@ -34,6 +35,7 @@ class Rounds:
         replica: Replica,
         communicator: Communicator,
         turn: Turn,
+        device: Device,
         *,
         bucket_bytes: int,
         check_every: int,
@@ -44,16 +46,19 @@ class Rounds:
             replica: what this rank trains.
             communicator: of the ranks.
             turn: the current turn of ``join``.
+            device: that of the parameters.
             bucket_bytes: see ``Gradients``.
             check_every: see ``Gradients``.
         """
         self._replica, self._communicator, self._turn = replica, communicator, turn
         self._tensors, self._check_every = replica.tensors, check_every
-        self._buckets = Buckets(self._tensors, communicator, bucket_bytes)
+        self._buckets = Buckets(self._tensors, communicator, bucket_bytes, device)
         # The mean of ``all_reduce`` without its extra passes over the data: gradients are scaled
         # and divided while they are copied.
         self._scale = OPS["mean"].scale(np.float32, communicator.size)
         self._divisor = communicator.size * self._scale
+        # By a plain number a GPU would multiply by its reciprocal, which has other bits.
+        self._by = torch.tensor(self._divisor, device=device.device) if device.is_remote else None
         self._words = communicator.empty(_HEAD + len(self._buckets) + len(self._tensors), np.int64)
         self.weights = Weights(self._tensors, turn, communicator.size)
         #: Optimizer steps, and rounds since the last one.
@@ -124,6 +129,10 @@ class Rounds:
         self._items = self._replica.now() if self._check_every else None
         self.bring_together(closing=True)
 
+    def free(self) -> None:
+        """Free what a device keeps for the sums; no round follows."""
+        self._buckets.free()
+
     def leave(self) -> None:
         """Leave the current backward pass, without the other ranks."""
         if self._turn.eager is self:
@@ -150,17 +159,22 @@ class Rounds:
         """Copy a gradient to its place in a bucket.
 
         Raises:
-            ConfigError: if the parameter has changed its shape or type, so that the gradient no
-                longer fits: torch would resize it into the places of others, or truncate numbers.
+            ConfigError: if the parameter has changed its shape, type or device, so that the
+                gradient no longer fits: torch would resize it into the places of others, or
+                truncate numbers.
         """
         self._has_come[i] = True
         tensor, place = self._tensors[i], self._buckets.places[i]
         gradient = tensor.grad
-        if tensor.shape != place.shape or SUMMED_AS.get(tensor.dtype) is not place.dtype:
+        if (
+            tensor.shape != place.shape
+            or SUMMED_AS.get(tensor.dtype) is not place.dtype
+            or tensor.device != place.device
+        ):
             raise ConfigError(
                 f"{self._replica.names[i]} is now of shape {tuple(tensor.shape)}, of "
-                f"{str(tensor.dtype).removeprefix('torch.')}, which differs from when Gradients "
-                "was made; expected close(), then a new Gradients"
+                f"{str(tensor.dtype).removeprefix('torch.')} on {tensor.device}, which differs "
+                "from when Gradients was made; expected close(), then a new Gradients"
             )
         if gradient is None:
             place.zero_()
@@ -175,7 +189,9 @@ class Rounds:
         if self._buckets.has_begun(bucket):
             self._again.add(bucket)
         else:
+            self._buckets.reopen(bucket)
             self._fill(i)
+            self._buckets.arrive(i, held=True)
 
     def _end_of_backward(self) -> None:
         if self._opened is not None:  # else the end of a nested pass has done it
@@ -210,7 +226,7 @@ class Rounds:
                 continue
             self._fill(i)
             self._buckets.arrive(i, held=True)
-        self._buckets.advance()
+        self._buckets.advance(waits=True)  # before other sums, on every rank
         sums = self._exchange(closing)
         buckets = range(len(self._buckets))
         if wrong := self._what_is_wrong(sums, closing):
@@ -224,6 +240,7 @@ class Rounds:
                 for i in self._buckets.members[bucket]:
                     self._fill(i)
                 self._buckets.repeat(bucket)
+            self._buckets.give(bucket)
             for i in self._buckets.members[bucket]:
                 sparse, count = divmod(sums[_HEAD + len(buckets) + i], _SPARSE)
                 if count:  # else no rank has a gradient, and ``grad`` stays None
@@ -299,7 +316,7 @@ class Rounds:
         if factor != 1:
             torch.mul(place, factor / self._divisor, out=mean)
         elif self._divisor != 1:
-            torch.div(place, self._divisor, out=mean)
+            torch.div(place, self._divisor if self._by is None else self._by, out=mean)
         else:
             mean.copy_(place)
         if not has_own:

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from psrt.core.errors import ConfigError
+from psrt.torch.staging import check_reachable
 
 
 def check_module(module: Any) -> None:
-    """Check that something is a module whose tensors are on the CPU.
+    """Check that something is a module whose tensors psrt can reach.
 
     Raises:
-        ConfigError: if it is no module, or a tensor is on another device or not made yet.
+        ConfigError: if it is no module, or a tensor is on an unknown device or not made yet.
     """
     if not isinstance(module, torch.nn.Module):
         raise ConfigError(f"the module is {said(module)}, expected a torch.nn.Module")
@@ -23,7 +24,7 @@ def check_module(module: Any) -> None:
     ):
         for name, tensor in named:
             check_made(tensor, f"{kind} {name}")
-            check_on_cpu(tensor, f"{kind} {name}")
+            check_reachable(tensor, f"{kind} {name}")
 
 
 def check_communicator(given: Any) -> None:
@@ -63,9 +64,8 @@ def check_trainable(tensor: Any, name: str) -> None:
     """Check that a parameter can be part of a vector of float32.
 
     Raises:
-        ConfigError: if it is of another type, or on another device.
+        ConfigError: if it is of another type.
     """
-    check_on_cpu(tensor, f"parameter {name}")
     if tensor.dtype != torch.float32:
         raise ConfigError(
             f"parameter {name} is {tensor.dtype}, expected torch.float32, as after .float()"

@@ -19,6 +19,7 @@ from psrt.core.errors import CheckpointError, ConfigError
 from psrt.torch.names import plain_name
 from psrt.torch.parameters import as_array
 from psrt.torch.rules import check_dense, check_stored
+from psrt.torch.staging import to_host
 
 #: Which buffers a trained module has: those of the first worker, or the mean over all workers.
 LOCAL, MEAN = RULES = ("local", "mean")
@@ -153,12 +154,13 @@ class Buffers:
             local = name.rpartition(".")[2]
             before = owner._buffers.get(local)
             if tensor is None or before is None:
-                owner.register_buffer(local, None if tensor is None else tensor.clone(), persistent)
+                made = None if tensor is None else tensor.clone().to(device_of_module(self.module))
+                owner.register_buffer(local, made, persistent)
             elif _kind(before) == _kind(tensor) and before.is_contiguous():
                 with torch.no_grad():
                     before.copy_(tensor)
             else:  # its size has changed, or its elements share memory
-                before.data = tensor.clone()
+                before.data = tensor.clone().to(before.device)
         for name in places.keys() - self._kept.keys():  # made by another worker only
             owner, local = places[name]
             delattr(owner, local)
@@ -228,6 +230,11 @@ def _owner_of(name: str, places: Mapping[str, tuple[Any, str]], module: Any) -> 
     return plain.get(path)
 
 
+def device_of_module(module: Any) -> Any:
+    """Return the device of a module, by its first parameter."""
+    return next((it.device for it in module.parameters()), "cpu")
+
+
 def _kind(tensor: Any) -> tuple[Any, Any]:
     return tensor.shape, tensor.dtype
 
@@ -238,7 +245,7 @@ def _encoded(tensor: Any) -> Any:
         return None
     if tensor.dtype in _NUMPYS:
         return as_array(tensor)
-    flat = tensor.contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+    flat = to_host(tensor).contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
     kind = str(tensor.dtype).removeprefix("torch.")
     return {"type": kind, "shape": list(tensor.shape), "bytes": flat.numpy()}
 

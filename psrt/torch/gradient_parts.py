@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 from psrt.torch.parameters import Parameters
-from psrt.torch.views import address_of
+from psrt.torch.staging import Event
+
+
+class _Flight(NamedTuple):
+    """A copy of parts from a device to the host."""
+
+    #: The part after the last one; where they lie in the buffer; and when they are there.
+    stop: int
+    span: Span
+    event: Event
 
 
 class GradientParts:
     """Copies each parameter's gradient to its place as soon as backward has finished it.
 
     Parts are handed over from the last parameter to the first; a part that is ready early waits for
-    those before it. On the CPU, the hooks run in the thread that called ``backward``.
+    those before it. On the CPU, the hooks run in the thread that called ``backward``; on a GPU, in
+    a thread of torch's for that device, while the other one waits.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -28,15 +41,19 @@ class GradientParts:
         for part, tensor in enumerate(self._tensors):
             tensor.register_post_accumulate_grad_hook(partial(self._arrive, part))
         self.spans: tuple[Span, ...] = tuple(parameters.spans[::-1])
-        #: Where the gradients go, by part; and the buffer that these are views of.
+        #: The buffer as the parameters see it; where the gradients go there, by part.
+        self._buffer = parameters.parts_of("gradients")
         self._places: list[Any] = []
-        self._address: int | None = None
+        self._out: Vector = np.empty(0, np.float32)
         #: Whether a backward pass is running, and which parts it has finished.
         self._runs = False
         self._has_come = [False] * len(self._tensors)
-        #: The first part that has not been handed over.
+        #: The first part that has not been handed over; the next ones that are being copied.
         self._next = 0
+        self._flights: deque[_Flight] = deque()
         self._ready: Callable[[int], None] | None = None
+        #: Elements that are worth a copy; 0 on the CPU, where nothing is copied.
+        self._copied = parameters.device.copied
 
     def run(self, loss: Any, out: Vector, ready: Callable[[int], None] | None) -> Sequence[str]:
         """Write the gradient of a loss into ``out`` (n,); that of an unused parameter is 0.
@@ -50,11 +67,12 @@ class GradientParts:
             The names of unused parameters, in the order of the module.
         """
         unused = []
-        if address_of(out) != self._address:
-            self._places = self._parameters.views(out)[::-1]
-            self._address = address_of(out)
+        if self._buffer.lie_on(out):
+            self._places = self._buffer.parts[::-1]
         self._drop()
-        self._next, self._ready, self._runs = 0, ready, True
+        self._flights.clear()
+        self._next = 0
+        self._out, self._ready, self._runs = out, ready, True
         self._has_come = [False] * len(self._tensors)
         try:
             loss.backward()
@@ -63,7 +81,7 @@ class GradientParts:
                     self._places[part].zero_()
                     self._has_come[part] = True
                     unused.append(self._parameters.names[-1 - part])
-            self._hand_over()
+            self._hand_over(at_end=True)
         finally:
             self._runs, self._ready = False, None
             self._drop()
@@ -71,7 +89,8 @@ class GradientParts:
 
     def forget(self) -> None:
         """Drop the reference to the buffer."""
-        self._places, self._address = [], None
+        self._buffer.forget()
+        self._places, self._out = [], np.empty(0, np.float32)
 
     def _drop(self) -> None:
         for tensor in self._tensors:
@@ -91,11 +110,42 @@ class GradientParts:
         self._places[part].copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         tensor.grad = None
         self._has_come[part] = True
+        if self._copied:
+            self._buffer.wrote()
         self._hand_over()
 
-    def _hand_over(self) -> None:
-        while self._next < len(self._has_come) and self._has_come[self._next]:
-            part = self._next
-            self._next += 1
-            if self._ready is not None:
-                self._ready(part)
+    def _hand_over(self, *, at_end: bool = False) -> None:
+        """Hand over what is complete; copies from a device are waited for only at the end."""
+        if self._copied:
+            self._depart(at_end)
+            self._land(at_end)
+        else:
+            while self._next < len(self._has_come) and self._has_come[self._next]:
+                self._next += 1
+                if self._ready is not None:
+                    self._ready(self._next - 1)
+
+    def _depart(self, at_end: bool) -> None:
+        """Start to copy the next parts to the host, once they are worth a copy."""
+        start = self._flights[-1].stop if self._flights else self._next
+        stop = start
+        while stop < len(self._has_come) and self._has_come[stop]:
+            stop += 1
+        if stop > start:
+            span = Span(self.spans[stop - 1].start, self.spans[start].stop)
+            if at_end or span.size >= self._copied:
+                self._flights.append(_Flight(stop, span, self._buffer.fetch(span)))
+
+    def _land(self, at_end: bool) -> None:
+        while self._flights:
+            flight = self._flights[0]
+            if at_end:
+                flight.event.synchronize()
+            elif not flight.event.query():
+                return
+            self._flights.popleft()
+            self._buffer.land(flight.span, self._out)
+            for part in range(self._next, flight.stop):
+                self._next = part + 1
+                if self._ready is not None:
+                    self._ready(part)

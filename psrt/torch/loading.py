@@ -11,7 +11,7 @@ import torch
 
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
-from psrt.torch.buffers import buffer_places
+from psrt.torch.buffers import buffer_places, device_of_module
 from psrt.torch.names import plain_name
 from psrt.torch.parameters import Parameters
 
@@ -22,7 +22,7 @@ def load(module: Any, source: Vector | str | os.PathLike[str]) -> None:
     """Copy trained parameters into a module of the same structure as the trained one.
 
     Args:
-        module: on the CPU; either of the two modules may be compiled.
+        module: on any device; either of the two modules may be compiled.
         source: ``run.theta``, which has only the trainable parameters; or the folder of a run
             or its ``model.safetensors``, which also have frozen parameters and buffers.
 
@@ -76,7 +76,7 @@ def _load_file(module: Any, path: Path) -> None:
         for name, tensor in own.items():
             tensor.copy_(torch.from_numpy(found[name]))
     for name, (part, local) in unmade.items():
-        part._buffers[local] = torch.from_numpy(found[name])
+        part._buffers[local] = torch.from_numpy(found[name]).to(device_of_module(module))
 
 
 def _said(shape: tuple[int, ...] | None) -> str:

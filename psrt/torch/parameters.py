@@ -15,7 +15,8 @@ from psrt.core.partition import Span
 from psrt.runtime.problem_rules import WrittenError
 from psrt.torch.names import plain_name
 from psrt.torch.rules import check_module, check_trainable
-from psrt.torch.views import address_of, tensors_on
+from psrt.torch.staging import device_of, to_host
+from psrt.torch.vector_parts import VectorParts
 
 #: The floating-point types that numpy also has.
 _FLOATS = (torch.float16, torch.float32, torch.float64)
@@ -30,14 +31,15 @@ class Parameters:
     """The trainable parameters, in the order of ``module.parameters()``, tied ones once.
 
     While psrt trains, they are views of its vector: the module computes with the same memory that
-    the optimizer updates. ``release`` gives them memory of their own again.
+    the optimizer updates. On a GPU they are views of a copy, which ``bind`` renews. ``release``
+    gives them memory of their own again.
     """
 
     def __init__(self, module: Any) -> None:
         """Find them.
 
         Raises:
-            ConfigError: if there are none, or one is not float32 on the CPU.
+            ConfigError: if there are none, one is not float32, or they are on several devices.
         """
         check_module(module)
         self.module = module
@@ -52,6 +54,8 @@ class Parameters:
             )
         for name, it in named:
             check_trainable(it, name)
+        #: Where they are.
+        self.device = device_of([(f"parameter {name}", it) for name, it in named])
         #: By position: name, tensor, shape.
         self.names = [name for name, _ in named]
         self.tensors = [it for _, it in named]
@@ -61,17 +65,21 @@ class Parameters:
         self.spans = [Span(a, b) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
         #: The number of elements of the vector.
         self.n: int = stops[-1]
-        #: Address of the vector that they are views of; None if they have memory of their own.
-        self._bound: int | None = None
-        #: The parts of the vector to compare in turn.
-        self._parts: list[Any] = []
+        #: Of the vector that they are views of; empty if they have memory of their own.
+        self._vector = self.parts_of("the parameters")
         #: Their version counters while they should only be read; and a span with its bytes.
         self._versions: list[int] = []
         self._seen = Span(0, 0), b""
+        #: Who should only have read, and what a device then had in this span; not compared yet.
+        self._look: tuple[str, Any] | None = None
+
+    def parts_of(self, what: str) -> VectorParts:
+        """Return a vector (n,) in parts like these; ``what`` it holds is for errors."""
+        return VectorParts(self.device, self.spans, self._shapes, what)
 
     def values(self) -> Vector:
         """Return a copy of their values, (n,) float32."""
-        found: Vector = torch.cat([it.detach().reshape(-1) for it in self.tensors]).numpy()
+        found: Vector = to_host(torch.cat([it.detach().reshape(-1) for it in self.tensors])).numpy()
         return found
 
     def check(self) -> None:
@@ -88,6 +96,11 @@ class Parameters:
                     "the finished module"
                 )
             check_trainable(tensor, name)
+            if tensor.device != self.device.device:
+                raise ConfigError(
+                    f"parameter {name} is on {tensor.device}, expected {self.device.device}, where "
+                    "it was when the problem was made"
+                )
         for name, tensor in now.items():
             if tensor.requires_grad and tensor.numel():
                 raise ConfigError(
@@ -97,13 +110,10 @@ class Parameters:
 
     def bind(self, theta: Vector) -> None:
         """Make them views of a vector (n,), which still belongs to the caller."""
-        address = address_of(theta)
-        if address == self._bound:
-            return
-        self._parts = self.views(theta)
-        for tensor, part in zip(self.tensors, self._parts, strict=True):
-            tensor.data = part
-        self._bound = address
+        if self._vector.lie_on(theta):
+            for tensor, part in zip(self.tensors, self._vector.parts, strict=True):
+                tensor.data = part
+        self._vector.send(theta)
 
     def versions(self) -> list[int]:
         """Return torch's count of writes to each, which leaves out writes to its ``data``."""
@@ -131,11 +141,30 @@ class Parameters:
         Raises:
             WrittenError: naming the first that was written.
         """
-        for i, (tensor, version) in enumerate(zip(self.tensors, self._versions, strict=True)):
-            if tensor._version != version or tensor.data_ptr() != self._parts[i].data_ptr():
+        pairs = zip(self.tensors, self._vector.parts, self._versions, strict=True)
+        for i, (tensor, part, version) in enumerate(pairs):
+            if tensor._version != version or tensor.data_ptr() != part.data_ptr():
                 raise WrittenError(f"{by} wrote to parameter {self.names[i]}")
+        if theta is None:
+            return
+        if (now := self._vector.look(self._seen[0])) is None:
+            self._compare(by, self._seen[0].of(theta))
+        else:
+            self._look = by, now
+
+    def finish_reading(self) -> None:
+        """Compare what ``check_read`` has left: it does not wait for a device.
+
+        Raises:
+            WrittenError: as ``check_read``.
+        """
+        look, self._look = self._look, None
+        if look is not None:
+            self._compare(look[0], to_host(look[1]).numpy())
+
+    def _compare(self, by: str, now: Vector) -> None:
         span, before = self._seen
-        if theta is None or (now := span.of(theta)).tobytes() == before:
+        if now.tobytes() == before:
             return
         written = now.view(np.uint32) != np.frombuffer(before, np.uint32)
         at = span.start + int(np.flatnonzero(written)[0])
@@ -149,34 +178,29 @@ class Parameters:
         part. Return whether any was.
         """
         found = False
-        for tensor, part in zip(self.tensors, self._parts, strict=True):
+        for tensor, part in zip(self.tensors, self._vector.parts, strict=True):
             if tensor.data_ptr() != part.data_ptr() or tensor.stride() != part.stride():
                 part.copy_(tensor.data)
                 tensor.data = part
                 found = True
         return found
 
-    def views(self, vector: Vector) -> list[Any]:
-        """Return for each a tensor of its shape that is a view of a vector (n,).
-
-        Each has its own storage, no larger than itself: ``torch.save`` of a submodule's
-        ``state_dict`` then saves its tensors, not the whole vector.
-        """
-        parts = tensors_on([span.of(vector) for span in self.spans])
-        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+    def bring(self, theta: Vector) -> None:
+        """Copy what was written to them into the vector, where they are on a device."""
+        self._vector.bring(theta)
 
     def release(self) -> None:
         """Give them memory of their own, with the same values."""
-        if self._bound is not None:
+        if self._vector.parts:
             for tensor in self.tensors:
                 tensor.data = tensor.data.clone()
-            self._bound, self._parts = None, []
+            self._vector.forget()
 
     def load(self, theta: Vector) -> None:
         """Copy a vector (n,) into them, in memory of their own."""
         self.release()
         with torch.no_grad():
-            for tensor, part in zip(self.tensors, self.views(theta), strict=True):
+            for tensor, part in zip(self.tensors, self._vector.views(theta), strict=True):
                 tensor.copy_(part)
 
     def matrices(self) -> list[Matrix]:
@@ -205,8 +229,8 @@ class Parameters:
         """
         before = [it.data for it in self.tensors]
         try:
-            for tensor, part in zip(self.tensors, self.views(theta), strict=True):
-                tensor.data = part
+            for tensor, part in zip(self.tensors, self._vector.views(theta), strict=True):
+                tensor.data = part.to(tensor.device)
             found = self.module.state_dict()
         finally:
             for tensor, data in zip(self.tensors, before, strict=True):
@@ -220,7 +244,7 @@ class Parameters:
 
 def as_array(tensor: Any) -> AnyArray:
     """Return a contiguous array of a tensor's numbers; float32 for floats that numpy lacks."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
+    tensor = to_host(tensor).resolve_conj().resolve_neg()
     if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
         tensor = tensor.float()
     return np.asarray(tensor.numpy(), order="C")

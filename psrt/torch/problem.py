@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ from psrt.torch.draws import DIGEST, EVALUATION, STEP, drawn_from
 from psrt.torch.gradient_parts import GradientParts
 from psrt.torch.parameters import Parameters
 from psrt.torch.rules import check_loss, said
-from psrt.torch.samples import samples_of
+from psrt.torch.samples import Samples, samples_of
+from psrt.torch.staging import moved, to_host
 
 #: The fewest samples of a batch of the test set.
 _TEST_BATCH = 256
@@ -33,11 +34,12 @@ _IGNORED = -100
 class Problem(KeyedBatches):
     """A module of torch with a loss and data; see ``psrt.Problem`` for its methods.
 
-    The module computes in psrt's own parameter vector, and gradients go straight to psrt's buffer,
-    so only gradients are copied, each once. Frozen parameters are left alone, and tied ones appear
-    once. A parameter that the loss does not use has a zero gradient; a step in which the optimizer
-    would still move it is refused. Random draws of torch in a step depend only on the seed, the
-    worker and the step.
+    On the CPU the module computes in psrt's own parameter vector, and gradients go straight to
+    psrt's buffer, so only gradients are copied, each once. On a GPU it computes in a copy of the
+    vector, batches are moved there, and gradients are copied to the host as they come. Frozen
+    parameters are left alone, and tied ones appear once. A parameter that the loss does not use has
+    a zero gradient; a step in which the optimizer would still move it is refused. Random draws of
+    torch in a step depend only on the seed, the worker and the step.
 
     All ranks make the same problem: the same module, including frozen parameters and buffers, and
     the same data. When ``psrt.run`` returns, the module of rank 0 is the trained one. The problem
@@ -65,7 +67,7 @@ class Problem(KeyedBatches):
         """Join a module and data.
 
         Args:
-            module: a ``torch.nn.Module`` on the CPU; trainable parameters are float32.
+            module: a ``torch.nn.Module``; trainable parameters are float32, on the CPU or one GPU.
             loss: ``loss(module, batch)`` returns the mean loss over a batch, a scalar.
             train: a tuple of tensors or arrays (N, …), of which a batch is a tuple of rows; or a
                 data set with ``__getitem__`` and ``__len__``.
@@ -132,7 +134,7 @@ class Problem(KeyedBatches):
         """Return the SHA-256 of torch's version, the data, frozen parameters and first buffers."""
         if not self._fingerprint:
             found = hashlib.sha256(f"torch {torch.__version__}\n".encode())
-            with drawn_from(self._seed, DIGEST):
+            with self._drawn(DIGEST):
                 found.update(self._train.digest().encode())
             for name, array in (*self._parameters.frozen(), *self._initial_buffers.arrays()):
                 found.update(f"{name} {array.dtype} {array.shape}".encode())
@@ -151,7 +153,7 @@ class Problem(KeyedBatches):
             raise ConfigError(
                 "the problem has no label of each sample: give Problem(…, labels=), whole numbers"
             )
-        labels = np.asarray(found)
+        labels = np.asarray(to_host(found) if isinstance(found, torch.Tensor) else found)
         if labels.shape[:1] != (len(self._train),):
             raise ConfigError(f"{labels.shape[0]} labels of {len(self._train)} samples")
         return labels
@@ -186,7 +188,7 @@ class Problem(KeyedBatches):
         """Write the gradient of the batch's mean loss into ``out`` and return that loss."""
         was_checked = self._is_checked
         self._set_up(theta)
-        with drawn_from(self._seed, STEP, *batch.key), torch.enable_grad():
+        with self._drawn(STEP, *batch.key), torch.enable_grad():
             rows = self.rows_once(batch)
             self._parameters.begin_reading(theta)
             loss = self._loss(self.module, rows)
@@ -196,12 +198,13 @@ class Problem(KeyedBatches):
                 self._buffers.check()
             self.without_gradient = self._parts.run(loss, out, ready)
             self._parameters.check_read("the backward pass")
+            self._parameters.finish_reading()
         return float(loss.detach())
 
     def rows(self, batch: Batch) -> Any:
         """Return the rows of a batch, within the seeded draws of its step."""
-        with drawn_from(self._seed, STEP, *batch.key):
-            return self._train.take(batch.indices)
+        with self._drawn(STEP, *batch.key):
+            return self._taken(self._train, batch.indices)
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
         """Return the loss and, if wanted, the accuracy on the test set; nothing without one.
@@ -219,22 +222,32 @@ class Problem(KeyedBatches):
             return {}
         sums, weights = np.zeros(2), 0
         size = max(self._batch_size, _TEST_BATCH)
-        with drawn_from(self._seed, EVALUATION), torch.no_grad(), modes_kept(self.module):
+        with self._drawn(EVALUATION), torch.no_grad(), modes_kept(self.module):
             self.module.eval()
             for start in range(0, len(self._test), size):
                 indices = np.arange(start, min(start + size, len(self._test)))
-                batch = self._test.take(indices)
+                batch = self._taken(self._test, indices)
                 if not (weight := self.weight_of(batch, len(indices))):
                     continue
                 right = 0.0 if self._accuracy is None else self._accuracy(self.module, batch)
-                sums += weight * np.array([self._loss(self.module, batch), right], float)
+                loss = self._loss(self.module, batch)
+                sums += weight * np.array([float(loss), float(right)])
                 weights += weight
         if self._is_of_worker:
             self._parameters.check_read("the evaluation", theta)
+            self._parameters.finish_reading()
         if not weights:
             raise ConfigError("weight() is 0 for all of the test set, expected a positive weight")
         loss, right = (sums / weights).tolist()
         return {"loss": loss} if self._accuracy is None else {"loss": loss, "accuracy": right}
+
+    def _drawn(self, *key: int) -> AbstractContextManager[None]:
+        return drawn_from(self._seed, *key, generators=self._parameters.device.generators)
+
+    def _taken(self, samples: Samples, indices: AnyArray) -> Any:
+        """Return a batch, where the module is."""
+        batch, device = samples.take(indices), self._parameters.device
+        return moved(batch, device.device) if device.is_remote else batch
 
     def _set_up(self, theta: Vector) -> None:
         """Put this worker's parameters and buffers into the module."""

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from psrt.core.arrays import AnyArray
 from psrt.core.errors import ConfigError
-from psrt.torch.rules import check_on_cpu, said
+from psrt.torch.rules import said
+from psrt.torch.staging import check_reachable, to_host
 from psrt.torch.views import tensor_on
 
 #: Samples of a data set that its digest reads: all of them might not fit into memory.
@@ -47,7 +48,7 @@ class TensorSamples:
     def take(self, indices: AnyArray) -> Any:
         """Return a tuple of the rows, copied."""
         rows = torch.from_numpy(np.array(indices))  # a copy: those of the plan are read-only
-        return tuple(it.index_select(0, rows) for it in self._tensors)
+        return tuple(it.index_select(0, rows.to(it.device)) for it in self._tensors)
 
     def labels(self) -> Any:
         """Return the last tensor if it has a whole number for each sample."""
@@ -148,7 +149,7 @@ def _tensor(array: Any, name: str) -> Any:
     """Return an array as a tensor.
 
     Raises:
-        ConfigError: if it is neither, a tensor on another device, or has no rows.
+        ConfigError: if it is neither, a tensor that psrt cannot reach, or has no rows.
     """
     if isinstance(array, np.ndarray) and array.dtype.kind in "fiub":
         array = tensor_on(np.ascontiguousarray(array))
@@ -156,7 +157,7 @@ def _tensor(array: Any, name: str) -> Any:
         raise ConfigError(
             f"{name} holds {said(array)}, expected a tuple of tensors with a row for each sample"
         )
-    check_on_cpu(array, f"a tensor of {name}")
+    check_reachable(array, f"a tensor of {name}")
     return array
 
 
@@ -164,7 +165,7 @@ def _add(digest: Any, value: Any) -> None:
     """Add a sample, or a tensor of all samples, to a digest."""
     if isinstance(value, torch.Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(to_host(value).contiguous().reshape(-1).view(torch.uint8).numpy().data)
     elif isinstance(value, Mapping):
         for key, it in value.items():
             digest.update(repr(key).encode())

@@ -49,8 +49,12 @@ class Parameters(Protocol):
         """Return the parameters in the form they were given, with the values of ``theta`` (n,)."""
         ...
 
-    def gather(self, theta: Vector) -> bool:
+    def gather(self, theta: Vector, *, whole: bool) -> bool:
         """Copy what the loop wrote, or put in their place, into ``theta`` (n,), that of ``bind``.
+
+        Args:
+            theta: as ``bind`` was given it.
+            whole: whether also writes that nothing reports must be in ``theta`` afterwards.
 
         Returns:
             Whether a write or a replacement since ``bind`` was seen.
@@ -160,7 +164,7 @@ class TreeParameters:
         self._bound = self._tree.made(self._read.of(theta))
         return self._bound
 
-    def gather(self, theta: Vector) -> bool:
+    def gather(self, theta: Vector, *, whole: bool) -> bool:
         """Copy leaves that replaced others back into ``theta`` (n,).
 
         In the first steps, check that the loop does not train the arrays that it gave.

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import numpy as np
 import torch
 
 from psrt.codec.matrices import Matrix
@@ -33,12 +32,13 @@ class TorchParameters:
             buffers: of a module, as in ``psrt.torch.Problem``.
 
         Raises:
-            ConfigError: if there are none, or one is not float32 on the CPU.
+            ConfigError: if there are none, one is not float32, or they are on several devices.
         """
         self._given = given
         is_module = isinstance(given, torch.nn.Module)
         self._module = given if is_module else torch.nn.ParameterList(given)
         self._parameters = Parameters(self._module)
+        self._gradients = self._parameters.parts_of("gradients")
         self._buffers = Buffers(self._module, buffers)
         self._buffers.hold()  # until the end: no other worker shares the module
         self.held: Held | None = self._buffers if is_module else None
@@ -72,13 +72,17 @@ class TorchParameters:
         self._versions = self._parameters.versions()
         return self._given
 
-    def gather(self, theta: Vector) -> bool:
+    def gather(self, theta: Vector, *, whole: bool) -> bool:
         """Copy a replaced ``data`` of a parameter back into ``theta`` (n,).
 
-        Torch counts writes to a parameter, but not writes to its ``data``.
+        Torch counts writes to a parameter, but not writes to its ``data``. From a device, all is
+        copied where any write was seen, or if ``whole``.
         """
         self._parameters.check()
-        return self._parameters.gather() or self._parameters.versions() != self._versions
+        is_written = self._parameters.gather() or self._parameters.versions() != self._versions
+        if whole or is_written:
+            self._parameters.bring(theta)
+        return is_written
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Restore the module's training or evaluation mode at the end of the block."""
@@ -87,6 +91,7 @@ class TorchParameters:
     def release(self) -> None:
         """Give the parameters memory of their own again."""
         self._parameters.release()
+        self._gradients.forget()
 
     def writer(self, gradients: Any) -> Writer:
         """Return what writes the gradients that backward passes have left in the parameters.
@@ -117,10 +122,12 @@ class TorchParameters:
 
     def _write(self, out: Vector) -> Sequence[str]:
         of, without = self._parameters, []
-        for name, it, span in zip(of.names, of.tensors, of.spans, strict=True):
+        self._gradients.lie_on(out)
+        for name, it, part in zip(of.names, of.tensors, self._gradients.parts, strict=True):
             if it.grad is None:  # not used by this step's loss
-                span.of(out)[:] = 0
+                part.zero_()
                 without.append(name)
             else:
-                np.copyto(span.of(out).reshape(it.shape), it.grad.numpy())
+                part.copy_(it.grad.detach())
+        self._gradients.bring(out)
         return without

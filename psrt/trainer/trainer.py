@@ -284,16 +284,17 @@ class Trainer:
         """
         if self._theta is None or self._loop.member is None:
             return None
+        owns = self._member.owns_theta
+        compares = not within or self.steps < _FIRST_STEPS or not self.steps % _EVERY
         try:
-            is_written = self._given.gather(self._theta)
+            is_written = self._given.gather(self._theta, whole=owns or compares)
         except ConfigError as error:
             return error
         theta = self._member.theta
-        if self._member.owns_theta:
+        if owns:
             np.copyto(theta, self._theta)
             return None
-        is_first = self.steps < _FIRST_STEPS
-        if within and not is_first and not is_written and self.steps % _EVERY:
+        if not (compares or is_written):
             return None
         mine, run = self._theta.view(np.uint32), theta.view(np.uint32)
         if np.array_equal(mine, run):

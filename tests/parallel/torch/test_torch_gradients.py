@@ -2,6 +2,7 @@
 
 import copy
 import re
+import threading
 from contextlib import nullcontext
 
 import numpy as np
@@ -12,8 +13,10 @@ from torch.utils.checkpoint import checkpoint
 
 import psrt
 from psrt.core.errors import ConfigError
+from support.staging import BOTH, STAGED
 from support.torch_models import FEATURES, data, loss, parameters_of, plain
 
+pytestmark = BOTH
 STEPS = 4
 
 
@@ -226,6 +229,39 @@ def test_a_loop_is_that_of_one_process(ranks, same_bits, name):
     assert all(map(same_bits, mine))
     for found, module in zip(mine, loop(Alone(ranks.size, sizes)), strict=True):
         np.testing.assert_allclose(found, parameters_of(module), atol=atol)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_on_different_devices_have_the_bits_of_ranks_on_one(
+    ranks, same_bits, monkeypatch, staged
+):
+    """Of means that a factor of 3 ranks rounds, too."""
+    found = []
+    for is_apart in (staged, ranks.rank == 0):
+        monkeypatch.setenv(STAGED, str(int(is_apart)))
+        way = Psrt(ranks, even)
+        [module] = ordinary(way, each=2, kind=torch.optim.SGD)
+        way.close()
+        found.append(parameters_of(module))
+    assert same_bits(found[1])
+    np.testing.assert_array_equal(*found)
+
+
+def test_gradients_may_be_summed_in_a_thread_of_torchs(ranks, same_bits):
+    """As backward for a GPU does it, while the program waits."""
+    found = []
+
+    def train():
+        way = Psrt(ranks, uneven)
+        found.append(parameters_of(ordinary(way)[0]))
+        way.close()
+
+    thread = threading.Thread(target=train)
+    train()
+    thread.start()
+    thread.join()
+    assert same_bits(found[1])
+    np.testing.assert_array_equal(*found)
 
 
 def test_broadcast_gives_all_the_root_s(ranks, same_bits, comm):

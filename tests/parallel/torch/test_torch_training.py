@@ -9,6 +9,7 @@ from psrt import TrainConfig
 from psrt.data import BatchPlan
 from psrt.history.check.run import check_run
 from support.least_squares import schemes
+from support.staging import BOTH
 from support.torch_models import (
     data,
     loss,
@@ -19,6 +20,7 @@ from support.torch_models import (
     trained_alone,
 )
 
+pytestmark = BOTH
 GOSSIP = pytest.param({"mode": "gossip"}, marks=pytest.mark.mpi(min_size=2), id="gossip")
 BASE = {"epochs": 2, "lr": 0.1, "timeout_s": 60}
 

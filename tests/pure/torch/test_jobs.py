@@ -12,8 +12,10 @@ import psrt
 import psrt.jax
 from psrt import ConfigError, TrainConfig
 from psrt.history.check.run import check_run
+from support.staging import BOTH
 from support.torch_models import noisy, problem_of
 
+pytestmark = BOTH
 MODES = {
     "sync": {"mode": "sync"},
     "async": {"mode": "async", "servers": 2},

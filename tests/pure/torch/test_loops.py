@@ -6,8 +6,10 @@ import torch
 
 import psrt
 from psrt import ConfigError, DivergedError, TrainConfig
+from support.staging import BOTH
 from support.torch_models import data, loss, plain
 
+pytestmark = BOTH
 #: One rank, whose parameters are all workers' in the one, and its own in the other.
 SHARED, OWN = "allreduce", "serial"
 

@@ -7,7 +7,7 @@
 - ``load``: loads the parameters of a run into a module;
 - ``accuracy``: for the ``accuracy=`` of a problem whose batches are (x, class).
 
-Everything is on the CPU. Nothing here imports MPI.
+Tensors may be on the CPU or on a GPU; sums are made on the CPU. Nothing here imports MPI.
 """
 
 from __future__ import annotations

@@ -136,8 +136,6 @@ class Buckets:
 
     def reopen(self, bucket: int) -> None:
         """Let a gradient of a bucket, whose sum has not started, arrive once more."""
-        if (event := self._fetched[bucket]) is not None:
-            event.synchronize()
         self._missing[bucket] += 1
 
     def advance(self, *, waits: bool = False) -> None:

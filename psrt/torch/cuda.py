@@ -41,11 +41,12 @@ class Cuda(Device):
             return torch.empty(n, dtype=kind)
 
 
-class _Pinned:
+class _Pinned(Mirror):
     """A mirror whose host memory the GPU reads and writes by itself."""
 
     def __init__(self, device: Cuda, host: Any, near: Any) -> None:
-        self.host, self.near, self._device = host, near, device
+        super().__init__(host, near)
+        self._device = device
         #: Streams that wrote to ``near`` since the last fetch.
         self._writers: set[Any] = set()
         #: The last copy to the device, which reads the host memory until then.
@@ -106,7 +107,7 @@ def _pin(host: Any, device: Any) -> bool:
     nbytes = host.numel() * host.element_size()
     status = runtime.cudaHostRegister(host.data_ptr(), nbytes, 0)
     if status != runtime.cudaError.success:
-        _say_once(f"cudaHostRegister says {status}")
+        _say_once(runtime.cudaGetErrorString(status))
         _clear_error(device)
         return False
     return True

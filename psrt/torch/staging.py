@@ -29,12 +29,23 @@ class Event(Protocol):
         """Wait until it has."""
 
 
-class Mirror(Protocol):
-    """Memory of the host and its counterpart on the device, a flat tensor each."""
+class _Reached:
+    def query(self) -> bool:
+        return True
 
-    #: On the device, and on the host.
-    near: Any
-    host: Any
+    def synchronize(self) -> None:
+        pass
+
+
+_REACHED = _Reached()
+
+
+class Mirror:
+    """A flat tensor on the host, and its counterpart on the device: on the CPU the same one."""
+
+    def __init__(self, host: Any, near: Any) -> None:
+        #: On the host, and on the device.
+        self.host, self.near = host, near
 
     def wrote(self) -> None:
         """Note that the current stream writes to ``near``."""
@@ -42,8 +53,10 @@ class Mirror(Protocol):
     def fetch(self, start: int, stop: int) -> Event:
         """Start to copy elements to the host, after the work of all streams that wrote to them.
 
-        Until the event has come, nobody reads the elements on the host, nor writes to either side.
+        Until the event has come, nobody reads the elements on the host, or writes to either side
+        without another fetch.
         """
+        return _REACHED
 
     def give(self, start: int, stop: int) -> None:
         """Start to copy elements from the host; later work of the current stream sees them.
@@ -81,44 +94,11 @@ class Device:
         Raises:
             ConfigError: if the device has no memory for it.
         """
-        return _Same(host)
+        return Mirror(host, host)
 
     def memory(self, n: int, kind: Any) -> Any:
         """Return n elements of the host, for a mirror of memory that is nobody else's."""
         return torch.empty(n, dtype=kind)
-
-
-class _Reached:
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-
-_REACHED = _Reached()
-
-
-class _Same:
-    """The memory itself."""
-
-    def __init__(self, host: Any) -> None:
-        self.near = self.host = host
-
-    def wrote(self) -> None:
-        pass
-
-    def fetch(self, start: int, stop: int) -> Event:
-        return _REACHED
-
-    def give(self, start: int, stop: int) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class _AsIfRemote(Device):
@@ -128,18 +108,13 @@ class _AsIfRemote(Device):
     copied = 20
 
     def mirror(self, host: Any, what: str) -> Mirror:
-        return _Apart(host, allocated(host.numel(), host.dtype, self.device, what))
-
-
-class _Apart:
-    """A mirror whose copies are late, and whose host memory is spoilt while nobody may read it."""
-
-    def __init__(self, host: Any, near: Any) -> None:
-        self.host, self.near = host, near
+        near = allocated(host.numel(), host.dtype, self.device, what)
         _spoil(near)
+        return _Apart(host, near)
 
-    def wrote(self) -> None:
-        pass
+
+class _Apart(Mirror):
+    """A mirror whose copies are late, and whose host memory is spoilt while nobody may read it."""
 
     def fetch(self, start: int, stop: int) -> Event:
         host, near = self.host[start:stop], self.near[start:stop]
@@ -150,12 +125,6 @@ class _Apart:
         host = self.host[start:stop]
         self.near[start:stop].copy_(host)
         _spoil(host)
-
-    def settle(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class _Late:

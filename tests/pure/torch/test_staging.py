@@ -17,7 +17,7 @@ from psrt.core.errors import ConfigError
 from psrt.torch.buckets import Buckets
 from psrt.torch.cuda import Cuda
 from psrt.torch.draws import drawn_from
-from psrt.torch.staging import Device, moved
+from psrt.torch.staging import Device, Mirror, moved
 from support.staging import STAGED
 from support.torch_models import FEATURES, data, loss, plain, problem_of
 
@@ -89,13 +89,10 @@ class Slow(Device):
         return SlowMirror(self._ranks.log, host)
 
 
-class SlowMirror:
+class SlowMirror(Mirror):
     def __init__(self, log, host):
-        self.near = self.host = host
+        super().__init__(host, host)
         self._log, self._from = log, 0
-
-    def wrote(self):
-        pass
 
     def fetch(self, start, stop):
         self._from = len(self._log)
@@ -258,6 +255,9 @@ class Played:
                 log.append(f"pinned {nbytes}")
                 return status
 
+            def cudaGetErrorString(self, status):  # noqa: N802 - CUDA's name
+                return f"error {status}"
+
             def cudaHostUnregister(self, address):  # noqa: N802 - CUDA's name
                 log.append("unpinned")
                 return 0
@@ -324,6 +324,22 @@ def test_what_cannot_be_pinned_is_copied_all_the_same_and_said_once(monkeypatch,
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("psrt: rank 0: memory of the host cannot be pinned, so copies from")
+    assert said[0].endswith("error 2") or "pin_memory" in said[0]
+
+
+@pytest.mark.parametrize("error", [None, KeyError])
+def test_the_memory_of_sums_is_unpinned_at_the_end_of_gradients(monkeypatch, error):
+    """The communicator frees it, whatever still refers to them."""
+    played = Played(monkeypatch)
+    monkeypatch.setattr("psrt.torch.replica.device_of", lambda named: played.device)
+    tensors = [nn.Parameter(torch.ones(3, dtype=kind)) for kind in KINDS]
+    gradients = psrt.torch.Gradients(torch.optim.SGD(tensors, lr=0.1), Ranks())
+    with pytest.raises(error) if error else nullcontext(), gradients:
+        sum(it.abs().sum() for it in tensors).backward()
+        assert "unpinned" not in played.log
+        if error:
+            raise error
+    assert played.log.count("unpinned") == 3  # of float32, float64 and complex64
 
 
 def test_training_by_the_calls_of_cuda_is_training_on_the_cpu(monkeypatch):
@@ -352,4 +368,3 @@ def test_training_by_the_calls_of_cuda_is_training_on_the_cpu(monkeypatch):
         monkeypatch.setattr(f"psrt.torch.{where}.device_of", lambda named: played.device)
     for one, other in zip(trained(), expected, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert played.log.count("unpinned") == sum(it.startswith("pinned") for it in played.log)

@@ -6,7 +6,8 @@ Two workers train a small network of convolutions and a transformer block by SGD
 under ``psrt.torch.Problem`` (``allreduce``, and ``sync`` and ``async`` with a server on the third
 rank), ``psrt.torch.Gradients``, ``psrt.Trainer``, DDP over gloo, and each for itself without a
 message. All take turns in one run, and every turn of psrt's is a run of its own, whose set-up does
-not count. What psrt adds to a step of torch's is seen in one process.
+not count. What psrt adds to a step of torch's is seen in one process. Where there is a GPU, those
+without a server train on it, too, beside DDP over nccl if each worker has one of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from mpi4py import MPI
+from staging import STAGING_COLUMNS, copies
 from torch_ddp import GlooGroup
 
 import psrt.torch
@@ -34,6 +36,7 @@ from psrt.trainer import Trainer
 _TURN_S, _LR, _BATCHES = 1.5, 1e-3, 8
 #: The time of which every other one is compared with.
 _DDP, _ALONE, _BARE = "DDP over gloo", "without a message", "torch in one process"
+_DDP_GPUS = "DDP over nccl"
 _functional = torch.nn.functional
 
 
@@ -86,9 +89,10 @@ def loss_of(module: Any, batch: Any) -> Any:
 class Turns:
     """The turns of one model; each returns the seconds that its steps have taken on this rank."""
 
-    def __init__(self, make: Callable[[], tuple[Any, Any, Any]]) -> None:
-        self._make = make
-        module, self._x, self._y = make()
+    def __init__(self, make: Callable[[], tuple[Any, Any, Any]], device: str = "cpu") -> None:
+        self._make, self.device = make, device
+        module, x, y = make()
+        self._x, self._y = x.to(device), y.to(device)
         self.megabytes = sum(4 * it.numel() for it in module.parameters()) / 1e6
         self.batch = len(self._x) // (2 * _BATCHES)
 
@@ -98,7 +102,7 @@ class Turns:
 
     def ddp(self, comm: Any, steps: int) -> float:
         """Train it under DDP."""
-        group = GlooGroup(comm)
+        group = GlooGroup(comm, "gloo" if self.ddp_name == _DDP else "nccl")
         seconds = self._loop(group.parallel(self._module()), steps, comm.rank)
         group.close()
         return seconds
@@ -136,11 +140,17 @@ class Turns:
         return 0.0 if trainer.result is None else trainer.result.summary.seconds
 
     @property
+    def ddp_name(self) -> str:
+        """What DDP is called here: nccl needs a GPU for each of the two workers."""
+        has_each = self.device != "cpu" and torch.cuda.device_count() > 1
+        return _DDP_GPUS if has_each else _DDP
+
+    @property
     def _data(self) -> tuple[Any, Any]:
         return self._x, self._y
 
     def _module(self) -> Any:
-        return self._make()[0]
+        return self._make()[0].to(self.device)
 
     def _rows(self, step: int, rank: int) -> Any:
         start = (2 * (step % _BATCHES) + rank) * self.batch
@@ -166,7 +176,7 @@ def candidates(turns: Turns) -> Mapping[str, tuple[int, Callable[[Any, int], flo
         _BARE: (1, turns.bare),
         "psrt.torch.Problem, serial": (1, partial(turns.problem, mode="serial")),
         _ALONE: (2, turns.bare),
-        _DDP: (2, turns.ddp),
+        turns.ddp_name: (2, turns.ddp),
         "psrt.torch.Gradients": (2, turns.gradients),
         "psrt.torch.Problem, allreduce": (2, partial(turns.problem, mode="allreduce")),
         "psrt.Trainer, allreduce": (2, partial(turns.trainer, mode="allreduce")),
@@ -175,24 +185,27 @@ def candidates(turns: Turns) -> Mapping[str, tuple[int, Callable[[Any, int], flo
     }
 
 
-def measure(comm: MPI.Comm, *, rounds: int) -> list[dict[str, Any]]:
+def measure(comm: MPI.Comm, *, rounds: int, device: str = "cpu") -> list[dict[str, Any]]:
     """Measure each model; collective.
 
     Args:
         comm: of three ranks or more.
         rounds: turns of each.
+        device: of this rank's module and data; without servers if it is a GPU.
 
     Returns:
         At rank 0 a row per model and candidate; else nothing.
     """
     rows = []
     for model, make in MODELS.items():
-        turns = Turns(make)
+        turns = Turns(make, device)
         about = _turn(comm, 1, turns.bare, 4) / 4
         steps = max(_BATCHES, round(_TURN_S / about))
         seconds: dict[str, list[float]] = {}
         for _ in range(rounds):
             for name, (ranks, turn) in candidates(turns).items():
+                if ranks > 2 and device != "cpu":
+                    continue
                 seconds.setdefault(name, []).append(_turn(comm, ranks, turn, steps) / steps)
         rows += [_row(model, turns, name, seconds) for name in seconds]
     return rows if comm.rank == 0 else []
@@ -212,11 +225,11 @@ def _row(model: str, turns: Turns, name: str, seconds: Mapping[str, list[float]]
         return Summary.of([a / b for a, b in zip(seconds[other], own, strict=True)])
 
     return {
-        "model": f"{model}, {turns.megabytes:.1f} MB",
+        "model": f"{model}, {turns.megabytes:.1f} MB" + (turns.device != "cpu") * ", on a GPU",
         "under": name,
         "step_s": Summary.of(own),
         "samples_per_s": Summary.of([workers * turns.batch / it for it in own]),
-        "ddp_over_own": over(_DDP) if workers == 2 else None,
+        "ddp_over_own": over(turns.ddp_name) if workers == 2 else None,
         "own_over_torch": Summary.of(
             [a / b for a, b in zip(own, seconds[_BARE if workers == 1 else _ALONE], strict=True)]
         ),
@@ -236,7 +249,17 @@ COLUMNS: tuple[Column, ...] = (
 def report(comm: MPI.Comm, rounds: int) -> Report:
     """Measure, and return the rows and their table."""
     rows = measure(comm, rounds=rounds)
-    return {"adapters": (rows, table(rows, COLUMNS))}
+    if not torch.cuda.is_available():
+        if comm.rank == 0:
+            print("no GPU: rows left out")
+        return {"adapters": (rows, table(rows, COLUMNS))}
+    device = f"cuda:{comm.rank % torch.cuda.device_count()}"
+    rows += measure(comm, rounds=rounds, device=device)
+    moved = copies(comm, torch.device(device), rounds)
+    return {
+        "adapters": (rows, table(rows, COLUMNS)),
+        "staging": (moved, table(moved, STAGING_COLUMNS)),
+    }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel over gloo, for comparison. Imports torch; nothing else does."""
+"""torch's DistributedDataParallel, for comparison. Imports torch; nothing else does."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from psrt.mpi.agreement import bcast_text
 
 
 class GlooGroup:
-    """torch's default process group over gloo, of the ranks of a communicator."""
+    """torch's default process group over gloo, or nccl, of the ranks of a communicator."""
 
-    def __init__(self, comm: MPI.Comm) -> None:
+    def __init__(self, comm: MPI.Comm, backend: str = "gloo") -> None:
         """Begin it; collective."""
         torch.set_num_threads(1)
         self._comm = comm
         path = tempfile.mktemp(prefix="psrt-gloo-") if comm.rank == 0 else ""
         self._path = bcast_text(comm, path)
         torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{self._path}", rank=comm.rank, world_size=comm.size
+            backend, init_method=f"file://{self._path}", rank=comm.rank, world_size=comm.size
         )
 
     def parallel(self, module: Any) -> Any:

@@ -14,6 +14,7 @@ them needs MPI before a job on several ranks begins:
 - ``Problem``: the protocol for a model and data of your own;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
 - ``simulate``: trains in virtual time, at ``SimulationCosts``; returns a ``SimulatedRun``;
+- ``load``: the arrays of a trained model by name, from the files of a run;
 - ``recorded_config``: the config that repeats a recorded run, over MPI or in virtual time;
 - ``torch``, a subpackage: torch modules as problems, and averaged gradients for its optimizers;
 - ``jax``, a subpackage: a JAX loss over any tree of parameters as a problem;
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from psrt.mpi.communicator import Communicator
     from psrt.optim.table import Adagrad, Adam, AdamW, Momentum, Nesterov, OuterNesterov
     from psrt.report import Record, Summary
+    from psrt.report.model_file import load
     from psrt.runtime.problem import Problem
     from psrt.simulation import SimulationCosts
     from psrt.trainer import ParameterServer, Trainer
@@ -153,6 +155,7 @@ __all__ = [
     "TransportError",
     "__version__",
     "from_toml",
+    "load",
     "recorded_config",
     "resolve",
     "run",
@@ -190,6 +193,7 @@ _HOME = {
         "psrt.core.errors",
     ),
     "Communicator": "psrt.mpi.communicator",
+    "load": "psrt.report.model_file",
     "recorded_config": "psrt.job.recorded",
     "run": "psrt.job.local",
     "Run": "psrt.job.result",

@@ -24,6 +24,7 @@ COMMANDS = {
     "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",
     "compare": "print how runs differ in configuration and results; needs no MPI",
     "export": "write the metrics of runs for TensorBoard, or as CSV; needs no MPI",
+    "predict": "print the classes that a trained model finds in data; needs no MPI",
     "watch": "follow a running job by the files that it writes; needs no MPI",
     "trace": "draw a recorded run as a timeline for a trace viewer; needs no MPI",
     "checkpoints": "list the checkpoints of a run, and whether they can be read; needs no MPI",

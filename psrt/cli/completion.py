@@ -92,6 +92,7 @@ def parsers_of_all() -> dict[str, list[FlagParser]]:
         export,
         flags,
         launch,
+        predict,
         report,
         show,
         simulate,
@@ -114,6 +115,7 @@ def parsers_of_all() -> dict[str, list[FlagParser]]:
         "watch": [watch.watch_parser()],
         "trace": [trace.trace_parser()],
         "checkpoints": [checkpoints.checkpoints_parser()],
+        "predict": [predict.predict_parser()],
         "report": [report.report_parser()],
         "show": [show.show_parser()],
         "explain": [

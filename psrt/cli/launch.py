@@ -30,11 +30,14 @@ from psrt.faults.parent import PARENT, Parent
 from psrt.job.attempt import Ended, attempt
 from psrt.launch import launched
 from psrt.launch.environment import pmi_for
+from psrt.launch.gpus import gpu_of, gpus
 from psrt.launch.hostfile import Host, read_hostfile
 from psrt.launch.library import Library, loaded_library, mpirun_of
 from psrt.launch.lines import BINDINGS, THREADS, Line, Start, mpirun_line, srun_line
 from psrt.launch.own_line import may_spread
+from psrt.launch.rank import GPUS, SLOTS
 from psrt.launch.reach import OTHER_WAYS
+from psrt.launch.rendezvous import rendezvous
 from psrt.launch.segments import sweep
 from psrt.rows.knobs import dashed
 from psrt.rows.suggest import did_you_mean
@@ -48,13 +51,10 @@ _PARTS = ("server", "worker")
 #: Commands of psrt that run in one process.
 _WITHOUT_RANKS = (
     *("simulate", "check", "checkpoints", "report", "show", "explain"),
-    *("trace", "compare", "export", "watch", "completion"),
+    *("trace", "compare", "export", "predict", "watch", "completion"),
 )
-#: Runs a program as ``__main__``, and ends the job with its status if it fails. Plain Python would
-#: wait for the other ranks, which wait for it.
-_RUNNER = ("-m", "mpi4py")
-#: Its arguments before a script whose folder must not be on ``sys.path``: it would put it there.
-_SAFELY = ("-c", "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], {}, '__main__')")
+#: Runs a script or module as ``__main__``, and ends the job with its status if it fails.
+_RUNNER = ("-m", "psrt.launch.rank")
 #: The flag of train that lets the other ranks continue when one dies.
 _SURVIVE = "--survive"
 #: Flags that make train print its help.
@@ -80,7 +80,7 @@ Slurm allocation. Prints the command line on stderr, and runs it.
     --checkpoint-every 50 --resume auto
 
 COMMAND is train, bench or doctor of psrt, a Python script, or -m and a module. All words after it
-belong to it.
+belong to it. Scripts find torchrun's variables: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, ….
 
 A hostfile has a line for each host: host, host:slots or host slots=N. Hosts are filled in that
 order. They need ssh without a password, and this Python and the current folder at the same paths.
@@ -111,7 +111,7 @@ def launch_parser() -> FlagParser:
         "--ranks",
         metavar="N",
         help="number of ranks (default: the slots of the hostfile, the tasks of the Slurm job, or "
-        "the cores of this machine)",
+        "the cores of this machine, with --gpus its GPUs)",
     )
     add(
         "--workers",
@@ -134,6 +134,11 @@ def launch_parser() -> FlagParser:
         "--bind-to",
         choices=tuple(BINDINGS),
         help="bind each rank to a core, NUMA domain or socket (default: none; srun: the site's)",
+    )
+    add(
+        "--gpus",
+        action="store_true",
+        help="give each rank of a script one GPU of its host, as its first and only one",
     )
     add(
         "--env",
@@ -367,15 +372,13 @@ def _line(
         except KeyError:  # a user without a name, as in a container
             home = "/"  # where no other user can leave a file for MPI to read
         variables.setdefault("HOME", home)
-    python = [sys.executable]
-    if is_ours:
-        # The folder of a run may belong to anybody, so nothing is imported from it. A user's script
-        # has its modules next to it.
-        python += ["-P"]
-        if not library.safe:  # psrt is used from its folder, without being installed
-            path = [str(Path(psrt.__file__).parents[1]), os.environ.get("PYTHONPATH")]
-            variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    else:
+    # The folder of a run may belong to anybody, so psrt imports nothing from it. The modules of a
+    # user's script are next to it: what runs it adds that folder.
+    python = [sys.executable, "-P"]
+    if not library.safe:  # psrt is used from its folder, without being installed
+        path = [str(Path(psrt.__file__).parents[1]), os.environ.get("PYTHONPATH")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    if not is_ours:
         environment = {**os.environ, **variables}
         if (
             not _spreads(given) and has_room()
@@ -383,12 +386,16 @@ def _line(
             name = "OMPI_MCA_btl" if library.is_open_mpi else "UCX_TLS"
             sets = settings(environment, tcp=False)
             variables.update({name: sets[name]} if name in sets else {})
-        is_safe = environment.get("PYTHONSAFEPATH") and words[0] != "-m"
-        python += [*_RUNNER, *(_SAFELY if is_safe else ())]
+        spreads, interface = _spreads(given), given.interface
+        variables |= rendezvous(environment, hosts, spreads=spreads, interface=interface)
+        variables |= {SLOTS: ",".join(str(it.slots) for it in hosts)} if hosts else {}
+        python += [*_RUNNER, *([GPUS] if given.gpus else ())]
     try:
         flags = shlex.split(given.flags)
     except ValueError as error:
         raise ConfigError(f"--flags {given.flags!r}: {str(error).lower()}") from None
+    if given.gpus:
+        slots = _check_gpus(given, is_ours, slots)
     ranks = ranks or (slots if given.ranks is None else _number(given.ranks))
     _check_folders(is_open_mpi=library.is_open_mpi)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -416,6 +423,21 @@ def _line(
     return mpirun_line(
         start, library, mpirun_of(library), root=os.geteuid() == 0, environment=os.environ
     )
+
+
+def _check_gpus(given: argparse.Namespace, is_ours: bool, slots: int) -> int:
+    """Check that this host has a GPU for each rank; return the default number of ranks.
+
+    Other hosts, and those of a batch system, are checked by their ranks.
+    """
+    if is_ours:
+        raise ConfigError("--gpus has no effect with psrt's own commands, which compute on CPUs")
+    if _spreads(given):
+        return slots
+    there = len(gpus(os.environ))
+    ranks = max(1, there) if given.ranks is None else _number(given.ranks)
+    gpu_of(os.environ, 0, ranks, is_bound=False)
+    return there
 
 
 def _check_folders(*, is_open_mpi: bool) -> None:

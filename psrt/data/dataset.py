@@ -100,14 +100,14 @@ def checked_dataset(
     Raises:
         ConfigError: one line with ``name`` and the array, for an invalid type, shape or value.
     """
-    x_train = _samples(name, "x_train", x_train, scale)
-    x_test = _samples(name, "x_test", x_test, scale)
+    x_train = checked_samples(name, "x_train", x_train, scale)
+    x_test = checked_samples(name, "x_test", x_test, scale)
     if x_train.shape[1] != x_test.shape[1]:
         raise ConfigError(
             f"{name}: x_train has {x_train.shape[1]} values per sample, x_test {x_test.shape[1]}"
         )
-    y_train = _answers(name, "y_train", y_train, len(x_train))
-    y_test = _answers(name, "y_test", y_test, len(x_test))
+    y_train = checked_answers(name, "y_train", y_train, len(x_train))
+    y_test = checked_answers(name, "y_test", y_test, len(x_test))
     if y_train.dtype != y_test.dtype:
         raise ConfigError(f"{name}: y_train and y_test must both be labels or both be targets")
     if y_train.shape[1:] != y_test.shape[1:]:
@@ -145,8 +145,8 @@ def _classes(name: str, y_train: np.ndarray, y_test: np.ndarray) -> int:
     return len(seen)
 
 
-def _samples(name: str, part: str, x: np.ndarray, scale: float | None) -> np.ndarray:
-    """Return ``x`` as (N, d) finite float32."""
+def checked_samples(name: str, part: str, x: np.ndarray, scale: float | None = None) -> np.ndarray:
+    """Return ``x`` as (N, d) finite float32; ``name`` and ``part`` are for messages."""
     if x.dtype.kind not in "biuf":
         raise ConfigError(f"{name}: {part} must hold real numbers, got dtype {x.dtype}")
     if x.ndim < 2:
@@ -157,7 +157,7 @@ def _samples(name: str, part: str, x: np.ndarray, scale: float | None) -> np.nda
     return _float32(name, part, flat, scale)
 
 
-def _answers(name: str, part: str, y: np.ndarray, samples: int) -> np.ndarray:
+def checked_answers(name: str, part: str, y: np.ndarray, samples: int) -> np.ndarray:
     """Return ``y`` as (N,) int64 labels or (N, k) float32 targets."""
     if y.dtype.kind not in "biuf":
         raise ConfigError(f"{name}: {part} must hold labels or targets, got dtype {y.dtype}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,25 @@ def load_npz(path: Path) -> Dataset:
         ConfigError: one line that names the file, if it is missing or damaged, lacks an array,
             contains Python objects, or has an invalid type, shape or value.
     """
+    arrays = read_npz(path, lambda names: _four(path, names))
+    return checked_dataset(str(path), *arrays.values())
+
+
+def read_npz(path: Path, chosen: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, np.ndarray]:
+    """Return arrays of an ``.npz``, by name; their values are not checked.
+
+    Args:
+        path: of the file.
+        chosen: returns those to read, of the names of all that are there.
+
+    Raises:
+        ConfigError: one line that names the file, if it is missing or damaged, or contains Python
+            objects there.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy warns about files written by Python 2
-            arrays = _read(path)
+            return _read(path, chosen)
     except ConfigError:
         raise
     except OSError as error:
@@ -44,24 +60,29 @@ def load_npz(path: Path) -> Dataset:
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{path}: not a readable .npz file: {line}") from None
-    return checked_dataset(str(path), *arrays)
 
 
-def _read(path: Path) -> tuple[np.ndarray, ...]:
-    """Return the four arrays, unchecked."""
+def which_are_there(names: Sequence[str]) -> str:
+    """Return the names of a file's arrays, a few of many."""
+    return (", ".join(names[:_SHOWN]) or "nothing") + (", ..." if len(names) > _SHOWN else "")
+
+
+def _four(path: Path, names: Sequence[str]) -> Sequence[str]:
+    missing = [part for part in PARTS if part not in names]
+    if missing:
+        raise ConfigError(
+            f"{path}: holds no array {' or '.join(missing)}, but {which_are_there(names)}"
+        )
+    return PARTS
+
+
+def _read(path: Path, chosen: Callable[[Sequence[str]], Sequence[str]]) -> dict[str, np.ndarray]:
     with open_regular(path) as stream:
         if stream.read(2) != b"PK":  # otherwise numpy would suspect a pickle and advise to load it
             raise ConfigError(f"{path}: not an .npz file")
         stream.seek(0)
         with np.load(stream, allow_pickle=False) as members:
-            missing = [part for part in PARTS if part not in members]
-            if missing:
-                found = ", ".join(members.files[:_SHOWN]) or "nothing"
-                more = ", ..." if len(members.files) > _SHOWN else ""
-                raise ConfigError(
-                    f"{path}: holds no array {' or '.join(missing)}, but {found}{more}"
-                )
-            return tuple(_member(path, members, part) for part in PARTS)
+            return {part: _member(path, members, part) for part in chosen(members.files)}
 
 
 def _member(path: Path, members: np.lib.npyio.NpzFile, part: str) -> np.ndarray:

@@ -126,7 +126,7 @@ class Problem(KeyedBatches):
 
     def tensors(self, theta: Vector) -> dict[str, AnyArray]:
         """Return the leaves by their paths, as views of a vector (n,)."""
-        return self._tree.named(theta, "parameters")
+        return self._tree.named_or(theta, "parameters")
 
     def loss_and_grad(self, theta: Vector, batch: Batch, out: Vector) -> float:
         """Write the gradient of the batch's mean loss into ``out`` and return that loss."""

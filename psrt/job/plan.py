@@ -30,7 +30,7 @@ from psrt.job.shards import (
     shards_for,
 )
 from psrt.runtime.job_codec import job_codec
-from psrt.runtime.own_loop import NamedShape
+from psrt.runtime.named_arrays import NamedShape
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.topology import Topology
 from psrt.transport.port import RoleMap
@@ -58,7 +58,7 @@ class JobPlan:
     edges: str | None
     #: The digest of the assignment of samples; empty without one.
     dealt: str
-    #: The arrays of the parameters in the user's own loop; else None.
+    #: The arrays of the parameters; None if they have no names.
     arrays: list[NamedShape] | None
     #: The time of day when the job was set up, in seconds; 0 in virtual time.
     began: float
@@ -140,7 +140,7 @@ def plan_job(
         machine=machine,
         edges=edges,
         dealt=dealt,
-        arrays=arrays_of(problem),
+        arrays=arrays_of(problem, n),
         began=began,
     )
 

@@ -17,7 +17,8 @@ from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 from psrt.data import Deal, dataset_size, deal, load_dataset
 from psrt.model import MLP
-from psrt.runtime.own_loop import NamedShape, OwnLoop
+from psrt.runtime.named_arrays import NamedShape, named_arrays
+from psrt.runtime.own_loop import OwnLoop
 from psrt.runtime.problem import Problem, Supervised, labels_of
 from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_chain import TimingOnlyChain
@@ -236,23 +237,29 @@ def initial_parameters(problem: Problem) -> Vector:
     return initial
 
 
-def arrays_of(problem: Problem | None) -> list[NamedShape] | None:
-    """Return the arrays of the parameters in the user's own loop; else None."""
-    return [*problem.arrays] if isinstance(problem, OwnLoop) else None
+def arrays_of(problem: Problem | None, n: int) -> list[NamedShape] | None:
+    """Return the arrays of the n parameters, if the user's loop or the problem names them."""
+    if isinstance(problem, OwnLoop):
+        return [*problem.arrays]
+    found = named_arrays(problem, n)
+    return None if found is None else found.arrays()
 
 
-def check_arrays(problem: Problem | None, rank: int, first: Sequence[Sequence[Any]] | None) -> None:
+def check_arrays(
+    problem: Problem | None, n: int, rank: int, first: Sequence[Sequence[Any]] | None
+) -> None:
     """Raise unless a rank's parameters have the arrays of rank 0's, since all form one vector.
 
     Args:
         problem: of the rank.
+        n: the number of parameters.
         rank: its number.
         first: the result of ``arrays_of`` on rank 0, possibly from JSON.
 
     Raises:
         ConfigError: if they are not.
     """
-    mine = arrays_of(problem)
+    mine = arrays_of(problem, n)
     if mine is None or first is None:
         return
     for here, there in itertools.zip_longest(mine, first):

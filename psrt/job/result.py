@@ -34,6 +34,7 @@ from psrt.report import (
 )
 from psrt.report.summary import FIELDS
 from psrt.runtime.mean import Mean
+from psrt.runtime.named_arrays import tensors_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.topology import Topology
@@ -262,10 +263,10 @@ def keep_model(
     Raises:
         Exception: what the problem has raised.
     """
-    tensors = getattr(problem, "tensors", None)
+    tensors = tensors_of(problem)
     with _collected(failed):
         try:
-            folder.write_model(tensors(theta) if callable(tensors) else {"theta": theta})
+            folder.write_model({"theta": theta} if tensors is None else tensors(theta))
         except Exception:
             with contextlib.suppress(OutputError):
                 folder.write_model({"theta": theta})

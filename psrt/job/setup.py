@@ -140,7 +140,7 @@ def set_up(
             ).to_json()
     plan = JobPlan.from_json(launcher.share(shared))
     with launcher.agree():
-        check_arrays(problem, launcher.here(len(hosts))[0], plan.arrays)
+        check_arrays(problem, plan.n, launcher.here(len(hosts))[0], plan.arrays)
         layout = layout_of(config, plan, problem, hosts=hosts, servers=servers, workers=workers)
         config = chosen(config, plan)
         _check_here(config, plan, problem, deal)

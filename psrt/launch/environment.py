@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
 
 from psrt.core.errors import ConfigError
@@ -17,6 +18,10 @@ from psrt.core.errors import ConfigError
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 #: Variables with the rank of this process among them. PMIx alone sets no size.
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+#: Variables with the rank of this process among those on its host, and with their number, which
+#: Slurm gives for all hosts at once.
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 #: What torchrun sets, by the variable that nothing else sets. It starts no MPI, so each of its
 #: processes finds itself alone.
 TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -55,6 +60,41 @@ def started_rank() -> int:
     return _number((*RANKS, _TORCHRUN_RANK) if TORCHRUN in os.environ else RANKS, 0)
 
 
+def place() -> tuple[int, int]:
+    """Return the rank of this process among those on its host, and their number."""
+    if is_of_srun():
+        local, host = _number(_LOCAL_RANKS[-1:], 0), _number(("SLURM_NODEID",), 0)
+        counts = tasks_per_node(os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        return local, counts[host] if host < len(counts) else local + 1
+    return _number(_LOCAL_RANKS, 0), _number(_LOCAL_SIZES, 1)
+
+
+def tasks_per_node(text: str) -> Sequence[int]:
+    """Return the number of tasks on each node, as Slurm writes them.
+
+    >>> tasks_per_node("2(x3),1")
+    [2, 2, 2, 1]
+    """
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(tasks) for tasks, nodes in found for _ in range(int(nodes or 1))]
+
+
+def first_node(nodes: str) -> str:
+    """Return the first host of a list, as Slurm writes it.
+
+    >>> first_node("gpu[07-09,12],big"), first_node("rack[1-2]-[03,05]"), first_node("a,b")
+    ('gpu07', 'rack1-03', 'a')
+    """
+    first = re.match(r"(?:[^,\[]|\[[^\]]*\])*", nodes)
+    return re.sub(r"\[(\w*)[^\]]*\]", r"\1", first[0] if first else "")
+
+
+def is_of_srun() -> bool:
+    """Return whether srun has started this process, rather than an mpirun in a job of Slurm."""
+    others = ("OMPI_COMM_WORLD_SIZE", "HYDI_CONTROL_FD")
+    return "SLURM_STEP_NUM_TASKS" in os.environ and not any(it in os.environ for it in others)
+
+
 def started_by() -> str:
     """Return what started this process, in a few words."""
     if not launched():
@@ -63,7 +103,7 @@ def started_by() -> str:
         return "mpirun of Open MPI"
     if TORCHRUN in os.environ and not any(name in os.environ for name in _MARKS):
         return "torchrun"
-    if "SLURM_STEP_NUM_TASKS" in os.environ and "HYDI_CONTROL_FD" not in os.environ:
+    if is_of_srun():
         return "srun of Slurm"
     return "mpirun of MPICH or its kind"
 

@@ -32,7 +32,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: Those of matrix products also decide the bits: ``OPENBLAS_CORETYPE`` sets the order of sums.
 _TAKEN_ALONG = re.compile(
     r"PATH|LD_LIBRARY_PATH|PYTHON.*|PSRT_.*|MPI4PY_.*|UCX_.*|FI_.*"
-    r"|OPENBLAS_.*|MKL_.*|.*_NUM_THREADS"
+    r"|OPENBLAS_.*|MKL_.*|.*_NUM_THREADS|MASTER_.*|GLOO_.*|NCCL_.*|TORCH_.*"
 )
 #: When Open MPI's daemons notice that one of them does not answer. Its defaults are 300 s, 20 s and
 #: 9, so that a lost host is noticed only after eight minutes.

@@ -237,6 +237,22 @@ class MLP:
         accuracy = (right / rows if rows else math.nan) if y.ndim == 1 else None
         return (total / rows if rows else math.nan), accuracy
 
+    @np.errstate(all="ignore")
+    def outputs(self, theta: FloatArray, x: FloatArray) -> FloatArray:
+        """Return the outputs for any number of rows, before the loss: (rows, outputs) float32.
+
+        Args:
+            theta: ``(n,)`` float32.
+            x: ``(rows, features)`` float32.
+        """
+        params, found = self._parameters.of(theta), np.empty((len(x), self.sizes[-1]), np.float32)
+        for start in range(0, len(x), self.batch_size):
+            part = x[start : start + self.batch_size]
+            buffers = self._buffers_for(part, part)
+            self._forward(params, part, buffers)
+            found[start : start + len(part)] = buffers.values[-1]
+        return found
+
     def _buffers_for(self, x: FloatArray, y: AnyArray) -> Buffers:
         """Return buffers with the number of rows of ``x``, after a check of ``x`` and ``y``."""
         rows = len(x)

@@ -5,20 +5,18 @@ If JAX is loaded, it decides what is a tree; otherwise lists, tuples and diction
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from psrt.codec.matrices import Matrix
 from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import ConfigError
-from psrt.core.partition import Span
+from psrt.runtime.named_arrays import NamedArrays
 
 
-class ArrayTree:
+class ArrayTree(NamedArrays):
     """The leaves of a tree of float32 arrays, concatenated; a single array is a tree, too."""
 
     def __init__(self, tree: Any, *, called: str) -> None:
@@ -38,18 +36,12 @@ class ArrayTree:
             raise ConfigError(f"{called} are no tree: {error}") from None
         #: Returns the leaves of a tree of the same structure; None for another structure.
         self.leaves: Callable[[Any], Sequence[Any] | None] = flat
-        #: By leaf: its path, shape and span.
-        self.names = [name for name, _ in named]
         for name, leaf in named:
             kind = getattr(leaf, "dtype", None)
             if kind != np.float32:
                 found = type(leaf).__name__ if kind is None else kind
                 raise ConfigError(f"{called}{name} are {found}, expected float32 arrays")
-        self.shapes: list[tuple[int, ...]] = [tuple(leaf.shape) for _, leaf in named]
-        stops = np.cumsum([0, *(np.prod(it, dtype=np.int64) for it in self.shapes)]).tolist()
-        self.spans = [Span(a, b) for a, b in itertools.pairwise(stops)]
-        #: Elements of the vector.
-        self.n: int = stops[-1]
+        super().__init__([(name, tuple(leaf.shape)) for name, leaf in named])
         if not self.n:
             raise ConfigError(f"{called} have no numbers, expected a tree of float32 arrays")
 
@@ -59,14 +51,7 @@ class ArrayTree:
         assert leaves is not None, "a tree of the same structure"
         return np.concatenate([np.asarray(it).reshape(-1) for it in leaves])
 
-    def views(self, vector: Vector) -> Sequence[AnyArray]:
-        """Return the leaves as views of a vector (n,)."""
-        return [
-            span.of(vector).reshape(shape)
-            for span, shape in zip(self.spans, self.shapes, strict=True)
-        ]
-
-    def named(self, vector: Vector, alone: str) -> dict[str, AnyArray]:
+    def named_or(self, vector: Vector, alone: str) -> dict[str, AnyArray]:
         """Return the leaves by their paths, or one by ``alone``, as views of a vector (n,)."""
         return dict(zip([it or alone for it in self.names], self.views(vector), strict=True))
 
@@ -81,22 +66,6 @@ class ArrayTree:
     def made(self, leaves: Sequence[Any]) -> Any:
         """Return the tree with these leaves."""
         return self._made(leaves)
-
-    def matrices(self) -> list[Matrix]:
-        """Return the leaves with two or more axes as matrices, all axes but the last together.
-
-        So a convolution kernel in JAX's order (height, width, in, out) is a matrix with a column
-        for each output channel, as is a dense layer's (in, out).
-
-        >>> tree = ArrayTree({"w": np.zeros((2, 3, 4), np.float32)}, called="these")
-        >>> tree.matrices()
-        [Matrix(start=0, rows=6, columns=4)]
-        """
-        found = []
-        for span, shape in zip(self.spans, self.shapes, strict=True):
-            if len(shape) > 1 and min(shape[-1], span.size // max(1, shape[-1])) > 1:
-                found.append(Matrix(span.start, span.size // shape[-1], shape[-1]))
-        return found
 
 
 class LastViews:

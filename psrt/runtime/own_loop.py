@@ -19,6 +19,7 @@ from psrt.codec.matrices import Matrix
 from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import CheckpointError, ConfigError
 from psrt.runtime.checksum import fingerprint
+from psrt.runtime.named_arrays import NamedShape
 
 #: In a tree, what a loop keeps of itself, beside what is held.
 _LOOP = "loop"
@@ -137,10 +138,6 @@ class Member(Protocol):
     def owns_theta(self) -> bool:
         """Whether ``theta`` is this worker's alone between two steps, and may be written to."""
         ...
-
-
-#: What an array of the parameters is called, and its shape.
-NamedShape = tuple[str, tuple[int, ...]]
 
 
 class OwnLoop:

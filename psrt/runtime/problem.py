@@ -17,6 +17,7 @@ from psrt.data import BatchPlan, Dataset
 from psrt.model import MLP
 from psrt.model.chain import ChainLayer, SliceGroup
 from psrt.model.tensor import TensorSlice
+from psrt.runtime.named_arrays import named_arrays
 from psrt.runtime.problem_rules import check_takes_samples, no_labels, not_labels, not_matrices
 
 
@@ -39,8 +40,12 @@ class Problem(Protocol):
     may be empty. It returns the batch of each. In ``iid`` it gets three arguments, as without
     ``labels``.
 
+    **Names.** With a method or attribute ``names_and_shapes``, a pair of name and shape for each
+    array in ``theta``, in its order, ``model.safetensors``, reports and errors name the arrays.
+
     **Matrices.** With a method ``matrices() -> Sequence[tuple[int, int, int]]``, of the start, the
-    number of rows and that of columns of each in ``theta``, ascending, a low-rank codec finds them.
+    number of rows and that of columns of each in ``theta``, ascending, a low-rank codec finds them;
+    without it those of ``names_and_shapes`` with two or more axes.
 
     **Workers' own state.** With a method ``of_worker(number) -> Problem``, each worker trains on
     the result, for workers in one process that share a model but not, say, running means; its
@@ -121,14 +126,19 @@ def problem_of_worker(problem: Problem, number: int) -> Problem:
 
 
 def matrices_of(problem: Problem, n: int) -> tuple[Matrix, ...]:
-    """Return the matrices that a problem names among its n parameters, none if it does not.
+    """Return the matrices that a problem has among its n parameters.
+
+    They are those of ``matrices``, or else of ``names_and_shapes``; none if it has neither.
 
     Raises:
         ConfigError: if they are not three whole numbers each, or do not lie in [0, n) one after
             another.
     """
     asked = getattr(problem, "matrices", None)
-    given = asked() if callable(asked) else ()
+    if not callable(asked):
+        named = named_arrays(problem, n)
+        return () if named is None else tuple(named.matrices())
+    given = asked()
     try:
         found = tuple(Matrix(*_whole(it)) for it in given)
     except TypeError:

@@ -19,6 +19,7 @@ from psrt.core.errors import ConfigError, users_place, users_traceback
 from psrt.core.stats import COLUMNS
 from psrt.data.keyed import whole_weight
 from psrt.runtime.checksum import checksum
+from psrt.runtime.named_arrays import tensors_of
 
 METHODS = ("initial", "batches", "loss_and_grad", "evaluate")
 #: A NaN that no arithmetic makes: what of a gradient has these bits was not written.
@@ -200,12 +201,12 @@ def tensor_with(problem: object, vector: Vector, at: int) -> str:
     """Return the name of the tensor with an element of a vector (n,); empty without names.
 
     Args:
-        problem: whose ``tensors`` are views of the vectors that it is given.
+        problem: whose arrays are views of the vectors that it is given.
         vector: parameters or a gradient.
         at: the place of the element.
     """
-    tensors = getattr(problem, "tensors", None)
-    named: Mapping[str, Any] = tensors(vector) if callable(tensors) else {}
+    tensors = tensors_of(problem)
+    named = {} if tensors is None else tensors(vector)
     element = vector[at : at + 1]
     for name, it in named.items():
         if isinstance(it, np.ndarray) and np.may_share_memory(it, element):

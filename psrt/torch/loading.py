@@ -11,11 +11,11 @@ import torch
 
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
+from psrt.report.files import MODEL
+from psrt.report.model_file import load as load_arrays
 from psrt.torch.buffers import buffer_places, device_of_module
 from psrt.torch.names import plain_name
 from psrt.torch.parameters import Parameters
-
-_MODEL = "model.safetensors"
 
 
 def load(module: Any, source: Vector | str | os.PathLike[str]) -> None:
@@ -43,14 +43,8 @@ def load(module: Any, source: Vector | str | os.PathLike[str]) -> None:
 
 
 def _load_file(module: Any, path: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    path = path / _MODEL if path.is_dir() else path
-    try:
-        found = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    path = path / MODEL if path.is_dir() else path
+    found = load_arrays(path)
     own = {
         plain_name(module, name): it
         for name, it in module.state_dict().items()

@@ -14,7 +14,8 @@ from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import ConfigError
 from psrt.runtime.array_tree import ArrayTree, LastViews
 from psrt.runtime.checksum import digest
-from psrt.runtime.own_loop import Held, NamedShape, Writer
+from psrt.runtime.named_arrays import NamedShape
+from psrt.runtime.own_loop import Held, Writer
 
 _FLOAT32 = {np.dtype(np.float32)}
 #: How often the given arrays are compared: when an epoch begins, and around two steps.
@@ -153,11 +154,11 @@ class TreeParameters:
 
     def arrays(self) -> Sequence[NamedShape]:
         """Return the path of each leaf, and its shape."""
-        return list(zip(self._tree.names, self._tree.shapes, strict=True))
+        return self._tree.arrays()
 
     def tensors(self, theta: Vector) -> Mapping[str, AnyArray]:
         """Return the leaves by their paths; ``theta`` for a single flat vector."""
-        return self._tree.named(theta, "theta")
+        return self._tree.named_or(theta, "theta")
 
     def bind(self, theta: Vector) -> Any:
         """Return the tree with read-only views of ``theta``."""

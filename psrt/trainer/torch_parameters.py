@@ -11,7 +11,8 @@ import torch
 from psrt.codec.matrices import Matrix
 from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import ConfigError
-from psrt.runtime.own_loop import Held, NamedShape, Writer
+from psrt.runtime.named_arrays import NamedShape
+from psrt.runtime.own_loop import Held, Writer
 from psrt.torch.buffers import LOCAL, Buffers
 from psrt.torch.parameters import Parameters
 from psrt.torch.problem import modes_kept

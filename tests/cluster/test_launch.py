@@ -7,7 +7,7 @@ import time
 import pytest
 
 from support.hosts import VENDORS
-from support.launching import ROOT, TIMEOUT_S
+from support.launching import MEETS, ROOT, TIMEOUT_S
 
 #: A job in which something happens to one rank, or to the host of one.
 FAULTY = ROOT / "apps" / "studies" / "faulty_job.py"
@@ -60,6 +60,19 @@ def test_any_script_and_training_on_the_hosts_of_a_hostfile(hosts, launch, vendo
     assert done.status == 0, done.stderr
     assert json.loads((out / "summary.json").read_text())["workers"] == 2
     assert bits(out)
+
+
+def test_a_script_of_torchrun_finds_all_ranks_and_hosts(hosts, launch):
+    (hosts.folder / "meets.py").write_text(MEETS)
+    done = launch("--interface", "eth0", "meets.py")
+    assert done.status == 0, done.stderr
+    said = ["0 3 0 2 0 eth0 node01", "1 3 1 2 0 eth0 node01", "2 3 0 1 1 eth0 node02"]
+    assert sorted(done.stdout.splitlines()) == said
+    done = launch("--gpus", "--env", "CUDA_VISIBLE_DEVICES=5", "meets.py")
+    assert done.status == 2, done.stderr
+    (line,) = done.errors
+    assert "host node01 has 2 ranks and 1 GPU, by CUDA_VISIBLE_DEVICES=5" in line
+    assert line.endswith("(on rank 0)")
 
 
 @pytest.mark.one_in(1000)

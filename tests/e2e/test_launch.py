@@ -86,11 +86,47 @@ def test_a_script_that_fails_on_one_rank_ends_the_job(launch, script, first, end
     done = launch.psrt("launch", "-n", 2, "script.py")
     assert done.status == status, done.stderr
     assert says in done.stderr
-    assert "-m mpi4py script.py" in done.stderr.splitlines()[0]
+    assert "-m psrt.launch.rank script.py" in done.stderr.splitlines()[0]
     assert "MPI_A" not in done.stdout + done.stderr
     assert "\0" not in done.stderr
     if not says:
         assert len(done.stderr.splitlines()) == 1
+
+
+#: Prints what torchrun would set, its module beside it, and what is loaded that it did not ask for.
+FINDS = """\
+import os, sys
+from beside import TEXT
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT"
+found = [os.environ.get(name) for name in [*names.split(), "CUDA_VISIBLE_DEVICES"]]
+loaded = {"numpy", "mpi4py", "psrt.core.arrays"} & {*sys.modules}
+sys.stdout.write(" ".join([*map(str, found), __name__, *sys.argv[1:], *loaded]) + "\\n")
+"""
+
+
+def test_a_script_finds_the_variables_of_torchrun(launch, script):
+    script(FINDS, "its/it.py")
+    script("TEXT = 1\n", "its/beside.py")
+    ours = {"CUDA_VISIBLE_DEVICES": "4,GPU-7", "RANK": "8", "LOCAL_RANK": "8"}  # of a pod, perhaps
+    start = ("-m", "psrt", "launch")
+    done = launch.python(*start, "-n", 2, "its/it.py", "a", **ours)
+    assert done.status == 0, done.stderr
+    port = re.search(r"MASTER_PORT=(\d+) ", done.stderr)[1]
+    said = [f"{rank} 2 {rank} 2 0 127.0.0.1 {port} 4,GPU-7 __main__ a" for rank in (0, 1)]
+    assert sorted(done.stdout.splitlines()) == said
+    # Each sees its GPU only, which then is the first; there are as many ranks as GPUs.
+    more = ("--gpus", "--env", "MASTER_PORT=1", "-m", "its.it", "-n")
+    done = launch.python(*start, *more, MASTER_ADDR="me", PYTHONPATH=f"{ROOT}:its", **ours)
+    said = [f"{rank} 2 0 2 0 me 1 {gpu} __main__ -n" for rank, gpu in ((0, "4"), (1, "GPU-7"))]
+    assert sorted(done.stdout.splitlines()) == said, done.stderr
+
+
+def test_a_script_that_fails_before_it_starts_mpi_ends_the_job(launch, script):
+    script("import os, time; int(os.environ['RANK']) and 1 / 0; time.sleep(200); print('left')")
+    done = launch.psrt("launch", "-n", 2, "script.py")
+    assert done.status == 1, done.stderr
+    assert "ZeroDivisionError" in done.stderr
+    assert "left" not in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -402,6 +438,8 @@ MISTAKES = [
     (["--env", "1=2", "train"], "expected NAME"),
     (["--workers", "3", "script.py"], "--workers has no effect with script.py, only with train"),
     (["--dry-run", "-n", "1000000", "train"], "-n 1000000: this host has memory for"),
+    (["--gpus", "-m", "psrt", "bench"], "--gpus has no effect with psrt's own commands"),
+    (["--gpus", "-m", "any"], "has no GPU, by CUDA_VISIBLE_DEVICES=; expected one per rank"),
     (["--launcher", "srun", "train"], "needs a Slurm allocation"),
     # Words of the job are checked before a rank is started.
     (["-n", "2", "train", "--epohs", "3"], "unknown flag --epohs (did you mean --epochs?)"),
@@ -412,10 +450,11 @@ MISTAKES = [
 
 def test_a_mistake_is_one_line(launch):
     commands = {str(words): ["launch", *words] for words, _ in MISTAKES}
-    for (words, says), done in zip(MISTAKES, launch.one_after_another(0, commands), strict=True):
-        assert done.status == 2, words
-        assert len(done.stderr.splitlines()) == 1, done.stderr  # not even that of mpirun
-        assert says in done.errors[0]
+    done = launch.one_after_another(0, commands, CUDA_VISIBLE_DEVICES="")
+    for (words, says), it in zip(MISTAKES, done, strict=True):
+        assert it.status == 2, words
+        assert len(it.stderr.splitlines()) == 1, it.stderr  # not even that of mpirun
+        assert says in it.errors[0]
 
 
 def test_folders_that_no_mpirun_can_begin_with_are_one_line(launch):

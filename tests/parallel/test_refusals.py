@@ -84,3 +84,10 @@ def test_roles_that_do_not_fit(comm):
         (("worker", "worker"), {"mode": "sync"}, "server"),
     ):
         refused(comm, match, TrainConfig(**config), role=other if comm.rank else first)
+
+
+def test_ranks_that_name_their_arrays_differently(comm):
+    problem = Linear(np.zeros(6, np.float32))
+    problem.names_and_shapes = [(f"w{min(comm.rank, 1)}", (2, 3))]
+    line = r"rank \d has w1 of shape \(2, 3\) where rank 0 has w0 of shape \(2, 3\)"
+    refused(comm, line, TrainConfig(mode="allreduce"), problem)

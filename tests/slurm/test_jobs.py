@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from support.launching import ROOT
+from support.launching import MEETS, ROOT
 from support.slurm import MPICH, OPEN_MPI, wait_until
 
 #: A job in which something happens to one rank.
@@ -52,6 +52,20 @@ def test_the_tasks_of_the_job_train(launch, mpi, folder):
     assert f"srun --mpi={mpi.pmi} --kill-on-bad-exit=1" in log(folder)
     summary = json.loads((folder / "run/summary.json").read_text())
     assert (summary["ranks"], summary["hosts"]) == (5, 3)
+
+
+def test_a_script_of_torchrun_finds_all_ranks_and_hosts(launch, slurm, folder):
+    """Without mpirun and its hostfile, Slurm's variables say which is where."""
+    (folder / "meets.py").write_text(MEETS)
+    assert launch("meets.py").ended() == ("COMPLETED", 0, 0), log(folder)
+    said = sorted(line.split() for line in log(folder).splitlines() if line.count(" ") == 6)
+    assert [(int(it[0]), it[1]) for it in said] == [(rank, "5") for rank in range(5)]
+    nodes = [it[-1] for it in said]
+    assert sorted(set(nodes)) == ["node01", "node02", "node03"]
+    for rank, (*_, local, size, group, _, node) in enumerate(said):
+        there = [other for other in range(5) if nodes[other] == node]  # as many as Slurm likes
+        assert (int(local), int(size)) == (there.index(rank), len(there))
+        assert node == f"node{int(group) + 1:02d}"
 
 
 @pytest.mark.exhaustive

@@ -32,6 +32,26 @@ _OURS = {
 }
 
 
+#: What torch.distributed does to begin with: rank 0 listens where the others look for it.
+MEETS = """\
+import os, platform, socket, sys, time
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GLOO_SOCKET_IFNAME"
+mine = " ".join([*(os.environ.get(name, "-") for name in names.split()), platform.node()])
+rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+where = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    with socket.create_server(("", where[1])) as server:
+        others = [server.accept()[0].makefile().read() for _ in range(size - 1)]
+    sys.stdout.write("\\n".join([mine, *others]) + "\\n")
+else:
+    for attempt in range(1000):
+        try:
+            with socket.create_connection(where) as connection:
+                connection.sendall(mine.encode())
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+"""
 #: Runs commands in one job, or in one process; what is said on either stream has a part for each.
 _ONE_AFTER_ANOTHER = """
 import json, sys

@@ -6,8 +6,9 @@ import contextlib
 import json
 import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,8 @@ class RunFolder:
     end: RunEnd | None = None
     #: Name of each checkpoint, the newest first, and its contents or its error.
     checkpoints: list[tuple[str, Manifest | CheckpointError]] = field(default_factory=list)
-    #: Names of the tensors of the model; empty if they are not known.
-    tensors: tuple[str, ...] = ()
+    #: Name and shape of each array of the model; empty if they are not known.
+    tensors: dict[str, Sequence[int]] = field(default_factory=dict)
     #: Whether there is a folder of events, and its size in bytes.
     has_history: bool = False
     history_nbytes: int = 0
@@ -217,7 +218,7 @@ def _read_roster(run: RunFolder) -> None:
 
 
 def _read_tensors(run: RunFolder) -> None:
-    """Read the names of the tensors, which show whether the model is psrt's own."""
+    """Read the names of the tensors, which show whether the model is psrt's own, and shapes."""
     if not _there(run, MODEL):
         return
     wrong = ConfigError(f"{MODEL}: not a file of tensors")
@@ -233,7 +234,11 @@ def _read_tensors(run: RunFolder) -> None:
         raise wrong from None
     if not isinstance(names, dict):
         raise wrong
-    run.tensors = tuple(name for name in names if name != "__metadata__")
+    names.pop("__metadata__", None)
+    try:
+        run.tensors = {name: [*map(index, it["shape"])] for name, it in names.items()}
+    except (TypeError, KeyError):
+        raise wrong from None
 
 
 def _read_checkpoints(run: RunFolder) -> None:

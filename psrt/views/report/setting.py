@@ -9,6 +9,7 @@ from typing import Any
 from psrt.config import TrainConfig
 from psrt.core.units import plural
 from psrt.report.environment import WORDS, environment_rows
+from psrt.report.files import MODEL
 from psrt.views.page.parts import Code, Note, Part, Section, Table
 from psrt.views.page.words import NONE
 from psrt.views.report.again import OF_A_FOLDER, call, command, own_knobs, plain, text_of
@@ -17,6 +18,8 @@ from psrt.views.report.of_each import of_each
 
 #: Characters of a value that are shown.
 _LONGEST = 200
+#: The most arrays of a model that are listed, and of those that are visible at once.
+_MOST_ARRAYS, _FEW_ARRAYS = 100, 10
 
 
 def section(runs: Sequence[RunFolder]) -> Section:
@@ -53,6 +56,8 @@ def _of_one(run: RunFolder, *, whole: bool) -> Iterator[Part]:
         ranks = "N ranks" if run.ranks is None else plural(run.ranks, "rank")
         yield Note("A user's own problem; its script is not recorded.")
         yield Code(call(run.config, run.ranks), f"Run it again: in that script, on {ranks}")
+        if whole:
+            yield _arrays(run)
     else:
         yield Code(command(run, run.config), "Run it again")
     if _replays(run):
@@ -69,6 +74,14 @@ def _of_one(run: RunFolder, *, whole: bool) -> Iterator[Part]:
     if rows and whole:
         yield Table(rows, caption="Settings that differ from the defaults")
     yield Note(f"All settings: {run.name}/config.toml, for --config.")
+
+
+def _arrays(run: RunFolder) -> Table:
+    """Return the arrays of a user's own model, the first of many."""
+    shapes = [(_shown(name), " × ".join(map(str, it)) or "1") for name, it in run.tensors.items()]
+    rows = shapes[:_MOST_ARRAYS]
+    first = f", the first {len(rows)} of {len(shapes)}" if len(rows) < len(shapes) else ""
+    return Table(rows, caption=f"Arrays of {MODEL}{first}", folded=len(rows) > _FEW_ARRAYS)
 
 
 def _replays(run: RunFolder) -> bool:

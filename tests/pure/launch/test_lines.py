@@ -104,10 +104,12 @@ def test_what_is_set_for_one_run_is_not_in_the_line_that_is_shown():
 
 def test_what_open_mpi_is_told_to_take_to_other_hosts():
     of_products = {"MKL_NUM_THREADS": "2", "OPENBLAS_CORETYPE": "Haswell"}
-    here = {"PATH": "a", "HOME": "b", "PYTHONPATH": "c", "SECRET": "d", **of_products}
+    of_torch = {"MASTER_ADDR": "e", "MASTER_PORT": "f", "NCCL_DEBUG": "g"}
+    here = {"PATH": "a", "HOME": "b", "PYTHONPATH": "c", "SECRET": "d", **of_products, **of_torch}
     job = {"variables": {"OMP_NUM_THREADS": "1"}, "exported": ["MINE"]}
     words, variables = mpirun(OPEN, start(hosts=TWO, **job), environment=here)
-    taken = ["MINE", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE"]
+    taken = ["MASTER_ADDR", "MASTER_PORT", "MINE", "MKL_NUM_THREADS", "NCCL_DEBUG"]
+    taken += ["OMP_NUM_THREADS", "OPENBLAS_CORETYPE"]
     taken += ["PATH", "PYTHONPATH"]
     assert words.endswith("".join(f" -x {name}" for name in taken))
     assert variables == {"OMP_NUM_THREADS": "1"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from psrt.core.arrays import AnyArray
 from psrt.torch.communicator import Communicator, Work
+from psrt.torch.sums import Sums
 from psrt.torch.views import tensor_on
 
 #: Type of a parameter → the type in which its gradients are summed.
@@ -32,7 +34,11 @@ class Buckets:
     """
 
     def __init__(
-        self, tensors: Sequence[Any], communicator: Communicator, bucket_bytes: int
+        self,
+        tensors: Sequence[Any],
+        communicator: Communicator,
+        bucket_bytes: int,
+        sums: Callable[[Sequence[AnyArray]], Sums] | None = None,
     ) -> None:
         """Lay them out; collective.
 
@@ -40,6 +46,7 @@ class Buckets:
             tensors: parameters of the types of ``SUMMED_AS``, with at least one element.
             communicator: of the ranks.
             bucket_bytes: the bytes from which on a bucket is full.
+            sums: makes the sums of their arrays; None sums numbers as they are.
         """
         self._communicator = communicator
         #: By parameter: where its gradient lies, and the number of its bucket.
@@ -49,6 +56,8 @@ class Buckets:
         self.members: list[list[int]] = []
         self._arrays: list[AnyArray] = []
         self._lay_out(tensors, bucket_bytes)
+        #: Sums them.
+        self.sums = (sums or partial(Sums, communicator))(self._arrays)
         self.begin()
 
     def _lay_out(self, tensors: Sequence[Any], bucket_bytes: int) -> None:
@@ -116,8 +125,7 @@ class Buckets:
     def advance(self) -> None:
         """Start the sums of full buckets that are next in order, and advance those in flight."""
         while len(self._works) < len(self._arrays) and not self._missing[len(self._works)]:
-            array = self._arrays[len(self._works)]
-            self._works.append(self._communicator.all_reduce_async(array))
+            self._works.append(self.sums.start(len(self._works)))
         # Testing one sum lets MPI make progress on all of them.
         if self._waiting < len(self._works) and self._works[self._waiting].test():
             self._waiting += 1
@@ -128,4 +136,4 @@ class Buckets:
 
     def repeat(self, bucket: int) -> None:
         """Sum a bucket again that was filled again; collective."""
-        self._communicator.all_reduce(self._arrays[bucket])
+        self.sums.repeat(bucket)

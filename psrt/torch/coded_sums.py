@@ -59,7 +59,7 @@ class CodedSums(Sums):
         spans = [Span(a, b) for a, b in zip([0, *stops[:-1]], stops, strict=True)]
         self._codec = codec.of_sums(communicator.rank)
         self._sums = communicator.coded_sums(self._codec, list(zip(arrays, spans, strict=True)))
-        #: Rounds that have ended, and the unit of what is kept back since then.
+        #: Rounds that were used, and the unit of what is kept back since then.
         self._rounds, self._kept_in = 0, 0.0
         #: By bucket that has started in this round, what was kept back before; whether it is open.
         self._before: list[Any] = []
@@ -107,9 +107,10 @@ class CodedSums(Sums):
     def settle(self, *, odd: bool) -> bool:
         """End a round; return whether it must be made again without the codec."""
         self._finish()
-        self._rounds += 1
         # Means have the same bits on all ranks, so all come to the same answer.
-        return odd or not all(map(_is_finite, self._arrays))
+        again = odd or not all(map(_is_finite, self._arrays))
+        self._rounds += not again
+        return again
 
     def drop(self) -> None:
         """Forget a round."""

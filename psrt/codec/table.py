@@ -394,7 +394,7 @@ class LowRank(CodecRow):
         most = max((min(shape) for shape in shapes), default=0)
         if not most:
             raise ConfigError(
-                f"{self} compresses matrices, but the model has none; a problem of one's own names "
+                f"{self} compresses matrices, but the model has none; a problem of your own names "
                 "them in matrices()"
             )
         if self.rank > most:

@@ -14,11 +14,12 @@ changed while its sum was in flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
+import torch
 
 from psrt.checkpoint.state import restore, state_of
 from psrt.core.arrays import Vector
@@ -29,6 +30,7 @@ from psrt.runtime.strategies.base import FramePlan, frame_plan
 from psrt.torch.communicator import Communicator, Work
 from psrt.torch.sums import Sums
 from psrt.torch.weights import Turn
+from psrt.transport.coded_sum import SumPart
 
 
 class CodedSums(Sums):
@@ -134,12 +136,16 @@ class CodedSums(Sums):
     def _undo(self, bucket: int) -> None:
         restore(self._sums[bucket].parts, self._before[bucket])
 
-    def state(self) -> dict[str, Any]:
-        """Return what is kept back, and what it belongs to; arrays are those in use."""
-        sums = {str(i): state_of(it.parts) for i, it in enumerate(self._sums)}
-        return {**self._whose, "rounds": self._rounds, "unit": self._kept_in, "sums": sums}
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is kept back and counted on this rank; tensors are copies."""
+        found: dict[str, Any] = _each(
+            {**self._whose, **self._counted, "sums": state_of(self._kept)},
+            np.ndarray,
+            lambda it: torch.from_numpy(it.copy()),
+        )
+        return found
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of the same rank of as many, of the same codec and parameters.
 
         Raises:
@@ -148,29 +154,43 @@ class CodedSums(Sums):
         for name, own in self._whose.items():
             if (given := state.get(name)) != own:
                 raise ConfigError(f"the state has {name} {given}, expected {own}")
-        before = deepcopy(self.state())
+        before = deepcopy(state_of(self._kept))
         try:
-            self._restore(state)
-        except (CheckpointError, LookupError, TypeError) as error:
-            self._restore(before)
+            counted = {name: state[name] for name in self._counted}
+            restore(self._kept, _each(state["sums"], torch.Tensor, lambda it: it.numpy()))
+        except (CheckpointError, LookupError) as error:
+            restore(self._kept, before)
             raise ConfigError(
                 f"the state is not of these parameters in these buckets: {error}"
             ) from error
+        self._rounds, self._kept_in, self._turn.epoch, used = counted.values()
+        self.used = dict(used)
 
     @property
     def _whose(self) -> dict[str, object]:
         ranks = self._communicator
         return {"codec": self._text, "rank": ranks.rank, "ranks": ranks.size}
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        sums = {str(i): it.parts for i, it in enumerate(self._sums)}
-        restore(sums, state["sums"])
-        self._rounds, self._kept_in = int(state["rounds"]), float(state["unit"])
+    @property
+    def _counted(self) -> dict[str, Any]:
+        epoch, used = self._turn.epoch, dict(self.used)
+        return {"rounds": self._rounds, "unit": self._kept_in, "epoch": epoch, "used": used}
 
-    def close(self) -> None:
+    @property
+    def _kept(self) -> dict[str, Sequence[SumPart]]:
+        return {str(i): it.parts for i, it in enumerate(self._sums)}
+
+    def free(self) -> None:
         """Let the communicator use their memory for other calls."""
         for it in self._sums:
             it.close()
+
+
+def _each(tree: Any, kind: type, made: Callable[[Any], Any]) -> Any:
+    """Return a tree of dictionaries with something else in place of all of a kind."""
+    if isinstance(tree, Mapping):
+        return {name: _each(it, kind, made) for name, it in tree.items()}
+    return made(tree) if isinstance(tree, kind) else tree
 
 
 def _is_finite(array: Vector) -> bool:

@@ -174,14 +174,7 @@ class Gradients:
 
         ``torch.load(weights_only=True)`` reads it again.
         """
-        if self._coded is None:
-            return {}
-        used = self._rounds.used
-        more = {"epoch": self.epoch, "used": list(used), "sparse": [i for i in used if used[i]]}
-        found: dict[str, Any] = _each(
-            {**more, **self._coded.state()}, np.ndarray, lambda it: torch.from_numpy(it.copy())
-        )
-        return found
+        return {} if self._coded is None else self._coded.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the ``state_dict`` of this rank, on every rank.
@@ -190,15 +183,13 @@ class Gradients:
             ConfigError: if it is of another rank, number of ranks, codec, or of other parameters or
                 buckets; nothing is changed then.
         """
-        if (self._coded is None) != (not state):
-            has = "is empty" if not state else f"has codec {state.get('codec')}"
-            expected = "that of a codec" if not state else "an empty one: no codec has an effect"
-            raise ConfigError(f"the state {has}, expected {expected}")
-        if self._coded is None:
-            return
-        self._coded.load(_each(state, torch.Tensor, lambda it: it.numpy()))
-        self.epoch = state["epoch"]
-        self._rounds.used = {i: i in state["sparse"] for i in state["used"]}
+        if self._coded is not None:
+            self._coded.load_state_dict(state)
+        elif state:
+            raise ConfigError(
+                f"the state has codec {state.get('codec')}, expected an empty one: no codec has an "
+                "effect here"
+            )
 
     def wait(self) -> None:
         """Take part in a step for which this rank has made no backward pass; collective.
@@ -291,7 +282,10 @@ class Gradients:
         if not self._hooks:
             return
         self._remove_hooks()
-        self._rounds.close()
+        try:
+            self._rounds.close()
+        finally:
+            self._rounds.free()
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:
@@ -299,8 +293,6 @@ class Gradients:
         self._hooks = []
         self._turn.remove(self._rounds.weights)
         self._rounds.leave()
-        if self._coded is not None:
-            self._coded.close()
 
     def __enter__(self) -> Gradients:
         return self
@@ -315,6 +307,7 @@ class Gradients:
             self.close()
         else:  # the communicator tells the others
             self._remove_hooks()
+            self._rounds.free()
 
     def _arrive(self, i: int, tensor: Any) -> None:
         """Take a gradient; called by backward once it is in ``grad``."""
@@ -349,10 +342,3 @@ def _samples_in(batch: Any) -> int:
             "tuple, list or dict, or join(batches, samples=) to count them"
         )
     return len(first)
-
-
-def _each(tree: Any, kind: type, made: Callable[[Any], Any]) -> Any:
-    """Return a tree of dictionaries with something else in place of all of a kind."""
-    if isinstance(tree, Mapping):
-        return {name: _each(it, kind, made) for name, it in tree.items()}
-    return made(tree) if isinstance(tree, kind) else tree

@@ -56,8 +56,6 @@ class Rounds:
         self._buckets = Buckets(self._tensors, communicator, bucket_bytes, sums)
         self._sums = self._buckets.sums
         self._scale, self._divisor = self._sums.scale, self._sums.divisor
-        #: Parameters that some rank has used so far → whether their gradients were sparse.
-        self.used: dict[int, bool] = {}
         self._words = communicator.empty(_HEAD + len(self._buckets) + len(self._tensors), np.int64)
         self.weights = Weights(self._tensors, turn, communicator.size)
         #: Optimizer steps, and rounds since the last one.
@@ -127,6 +125,10 @@ class Rounds:
         """Compare the ranks a last time; collective."""
         self._items = self._replica.now() if self._check_every else None
         self.bring_together(closing=True)
+
+    def free(self) -> None:
+        """Free what the sums keep; no round follows."""
+        self._sums.free()
 
     def leave(self) -> None:
         """Leave the current backward pass, without the other ranks."""
@@ -226,6 +228,7 @@ class Rounds:
                 raise wrong
             return
         again = self._sums.settle(odd=sums[_ODD] > 0)
+        used = self._sums.used
         factor = self._sums.factor * self.weights.factor(sums[_SAMPLES], sums[_TURNS])
         for bucket in buckets:
             self._buckets.wait(bucket)
@@ -236,11 +239,11 @@ class Rounds:
             for i in self._buckets.members[bucket]:
                 sparse, count = divmod(sums[_HEAD + len(buckets) + i], _SPARSE)
                 if count:
-                    self.used[i] = sparse == count
+                    used[i] = sparse == count
                 # Without a gradient on any rank ``grad`` stays None, unless a codec has kept back
                 # something of earlier ones.
-                if count or (i in self.used and self._buckets.places[i].any()):
-                    self._take(i, factor, is_sparse=self.used[i])
+                if count or (i in used and self._buckets.places[i].any()):
+                    self._take(i, factor, is_sparse=used[i])
         self.weights.note_mean()
 
     def _exchange(self, closing: bool) -> list[int]:

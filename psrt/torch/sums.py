@@ -35,6 +35,8 @@ class Sums:
         self.scale = OPS["mean"].scale(np.float32, communicator.size)
         #: What a sum is divided by for the mean.
         self.divisor = communicator.size * self.scale
+        #: Parameters that some rank has used so far → whether their gradients were sparse.
+        self.used: dict[int, bool] = {}
 
     @property
     def factor(self) -> float:
@@ -55,6 +57,9 @@ class Sums:
 
     def drop(self) -> None:
         """Forget a round whose sums are complete, and whose means nobody takes."""
+
+    def free(self) -> None:
+        """Free what is kept for the next rounds: no round follows."""
 
     def repeat(self, bucket: int) -> None:
         """Sum a bucket again that was filled again; collective."""

@@ -120,7 +120,10 @@ class Turns:
     def ddp(self, comm: Any, steps: int, hook: Callable[[Any], None] | None = None) -> float:
         """Train it under DDP; ``hook`` makes the module compress what it sends."""
         group = GlooGroup(comm)
-        module = group.parallel(self._module())
+        # With several buckets torch's PowerSGD makes calls in other orders on each rank, and gloo
+        # ends the process.
+        more = {} if hook is None else {"bucket_cap_mb": 1000}
+        module = group.parallel(self._module(), **more)
         if hook is not None:
             hook(module)
         seconds = self._loop(module, steps, comm.rank)

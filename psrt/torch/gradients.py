@@ -101,6 +101,11 @@ class Gradients:
             raise ConfigError(f"check_every must be at least 0, got {check_every}")
         if module is not None:
             check_module(module)
+        if scaler is not None and (codec is None or not hasattr(scaler, "get_scale")):
+            raise ConfigError(
+                f"the scaler is {said(scaler)}, expected a GradScaler of a loop with a codec; else "
+                "Gradients need none"
+            )
         check_communicator(communicator)
         self._communicator, self._turn = communicator, turn_of(communicator)
         self._replica = Replica(optimizer, module)
@@ -111,7 +116,7 @@ class Gradients:
         }  # fmt: skip
         names, tensors = self._replica.names, self._replica.tensors
         found = asked_codec(names, tensors, communicator, say, **asked)
-        settings = bucket_bytes, check_every, *map(str, asked.values())
+        settings = bucket_bytes, check_every, scaler is None, *map(str, asked.values())
         self._replica.begin_alike(communicator, settings)
         self._coded: CodedSums | None = None
         if found is not None:

@@ -374,7 +374,7 @@ def test_a_codec_that_is_impossible_is_refused():
     with pytest.raises(ConfigError, match=words):
         trained(module, ranks=Played(2), codec="sign")
     for more in ({"codec": "sign", "scaler": 2.0}, {"scaler": torch.amp.GradScaler("cpu")}):
-        with pytest.raises(ConfigError, match="^the scaler is a .*, expected a GradScaler of a"):
+        with pytest.raises(ConfigError, match=r"^the scaler is a .*, expected a GradScaler of a"):
             trained(plain(), ranks=Played(2), **more)
     with pytest.raises(ConfigError, match="compresses matrices, but the model has none"):
         trained(nn.PReLU(5), ranks=Played(2), codec="low-rank")

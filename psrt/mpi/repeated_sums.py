@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from psrt.collective.analysis.pick import pick_coded
 from psrt.core.arrays import Vector
+from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 from psrt.transport.coded_sum import SumCodec, SumPart
 
@@ -101,11 +102,18 @@ class RepeatedSums:
             self._made += 1
             signature = f"coded sum {self._made} of {span} by {chosen} and {coding.codec}"
             self._calls.check_open(signature)
-            executor.contexts.kept.add(signature)
             place, before = executor.segments.locate(vector), len(codec.sums)
-            plan = executor.compiler.all_reduce(
-                signature, vector, "sum", chosen, place, coded=Coded(codec, span)
-            )
+            # Before it is compiled: that makes several places, of which none may displace another.
+            executor.contexts.kept.add(signature)
+            try:
+                plan = executor.compiler.all_reduce(
+                    signature, vector, "sum", chosen, place, coded=Coded(codec, span)
+                )
+            except ConfigError:
+                executor.contexts.kept.discard(signature)
+                for it in found:
+                    it.close()
+                raise
             parts, number = codec.sums[before:], -self._made
             found.append(RepeatedSum(self._calls, signature, Quiet(plan), vector, number, parts))
         return found

@@ -5,9 +5,10 @@
 Two workers train a small network of convolutions and a transformer block by SGD, a thread each:
 under ``psrt.torch.Problem`` (``allreduce``, and ``sync`` and ``async`` with a server on the third
 rank), ``psrt.torch.Gradients``, ``psrt.Trainer``, DDP over gloo, and each for itself without a
-message. All take turns in one run, and every turn of psrt's is a run of its own, whose set-up does
-not count. What psrt adds to a step of torch's is seen in one process. Where there is a GPU, those
-without a server train on it, too, beside DDP over nccl if each worker has one of its own.
+message. ``Gradients`` has codecs, too, beside the hooks by which DDP compresses. All take turns in
+one run, and every turn of psrt's is a run of its own, whose set-up does not count. What psrt adds
+to a step of torch's is seen in one process. Where there is a GPU, those without a server train on
+it, too, beside DDP over nccl if each worker has one of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 from staging import STAGING_COLUMNS, copies
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch_ddp import GlooGroup
 
 import psrt.torch
@@ -86,6 +88,25 @@ def loss_of(module: Any, batch: Any) -> Any:
     return _functional.cross_entropy(module(x), y)
 
 
+def _half(module: Any) -> None:
+    module.register_comm_hook(None, default_hooks.fp16_compress_hook)
+
+
+def _low_rank(module: Any) -> None:
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    module.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+#: Codec → what makes DDP send the same, if it can.
+CODECS: Mapping[str, Callable[[Any], None] | None] = {
+    "float16": _half, "low-rank": _low_rank, "int8": None, "top-k": None,
+}  # fmt: skip
+
+
+def _quiet(line: str) -> None:
+    """Print nothing: every turn would say the same."""
+
+
 class Turns:
     """The turns of one model; each returns the seconds that its steps have taken on this rank."""
 
@@ -100,20 +121,29 @@ class Turns:
         """Train a module by itself."""
         return self._loop(self._module(), steps, comm.rank)
 
-    def ddp(self, comm: Any, steps: int) -> float:
-        """Train it under DDP."""
+    def ddp(self, comm: Any, steps: int, hook: Callable[[Any], None] | None = None) -> float:
+        """Train it under DDP; ``hook`` makes the module compress what it sends."""
         group = GlooGroup(comm, "gloo" if self.ddp_name == _DDP else "nccl")
-        seconds = self._loop(group.parallel(self._module()), steps, comm.rank)
+        # With several buckets torch's PowerSGD makes calls in other orders on each rank, and gloo
+        # ends the process.
+        more = {} if hook is None else {"bucket_cap_mb": 1000}
+        module = group.parallel(self._module(), **more)
+        if hook is not None:
+            hook(module)
+        seconds = self._loop(module, steps, comm.rank)
+        del module
         group.close()
         return seconds
 
-    def gradients(self, comm: Any, steps: int) -> float:
+    def gradients(self, comm: Any, steps: int, codec: str | None = None) -> float:
         """Train it with gradients that psrt averages."""
         module = self._module()
         optimizer = torch.optim.SGD(module.parameters(), lr=_LR)
         with (
             Communicator(comm) as communicator,
-            psrt.torch.Gradients(optimizer, communicator),
+            psrt.torch.Gradients(
+                optimizer, communicator, codec=codec, codec_everywhere=codec is not None, say=_quiet
+            ),
         ):
             return self._loop(module, steps, comm.rank, optimizer)
 
@@ -178,6 +208,15 @@ def candidates(turns: Turns) -> Mapping[str, tuple[int, Callable[[Any, int], flo
         _ALONE: (2, turns.bare),
         turns.ddp_name: (2, turns.ddp),
         "psrt.torch.Gradients": (2, turns.gradients),
+        **{
+            f"psrt.torch.Gradients, {codec}": (2, partial(turns.gradients, codec=codec))
+            for codec in CODECS
+        },
+        **{
+            f"{turns.ddp_name}, {codec}": (2, partial(turns.ddp, hook=hook))
+            for codec, hook in CODECS.items()
+            if hook is not None
+        },
         "psrt.torch.Problem, allreduce": (2, partial(turns.problem, mode="allreduce")),
         "psrt.Trainer, allreduce": (2, partial(turns.trainer, mode="allreduce")),
         "psrt.torch.Problem, sync, 1 server": (3, partial(turns.problem, mode="sync")),

@@ -29,9 +29,9 @@ class GlooGroup:
             backend, init_method=f"file://{self._path}", rank=comm.rank, world_size=comm.size
         )
 
-    def parallel(self, module: Any) -> Any:
+    def parallel(self, module: Any, **more: Any) -> Any:
         """Return the module under DDP. The caller must have dropped it before ``close``."""
-        return torch.nn.parallel.DistributedDataParallel(module)
+        return torch.nn.parallel.DistributedDataParallel(module, **more)
 
     def close(self) -> None:
         """End it."""

@@ -394,7 +394,8 @@ class LowRank(CodecRow):
         most = max((min(shape) for shape in shapes), default=0)
         if not most:
             raise ConfigError(
-                f"{self} compresses matrices, but the problem's matrices() names none"
+                f"{self} compresses matrices, but the model has none; a problem of your own names "
+                "them in matrices()"
             )
         if self.rank > most:
             raise ConfigError(

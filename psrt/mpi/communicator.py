@@ -19,6 +19,7 @@ from psrt.core.errors import TransportError
 from psrt.mpi.arguments import kind_and_lengths
 from psrt.mpi.call_cache import CallCache
 from psrt.mpi.nonblocking import NonblockingCalls
+from psrt.mpi.repeated_sums import RepeatedSums
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from psrt.mpi.company import Company
 
 
-class Communicator(NonblockingCalls):
+class Communicator(NonblockingCalls, RepeatedSums):
     """Ranks that reduce numpy arrays together. Collective to make and to close.
 
     A call takes one array, of the same shape on every rank, and works in place, as MPI does with

@@ -116,12 +116,13 @@ class JobCodec:
             reply=None if self.reply is None else self.reply.of_part(part, number),
         )
 
-    def of_sums(self, port: Port, watch: FrameWatch | None) -> SumCodec:
+    def of_sums(
+        self, worker: int, watch: FrameWatch | None = None, *, numerics: bool = True
+    ) -> SumCodec:
         """Return the codec of a worker's sums; ``watch`` observes each frame."""
-        make, worker = self.sender if port.theta.size else self.lengths, port.rank
         return SumCodec(
-            make, seed=self.seed, worker=worker, makes=self.coding,
-            of_optimizer=self.of_optimizer, watch=watch,
+            self.sender if numerics else self.lengths, seed=self.seed, worker=worker,
+            makes=self.coding, of_optimizer=self.of_optimizer, watch=watch,
             means=None if self.reply is None else self.reply.codec,
         )  # fmt: skip
 

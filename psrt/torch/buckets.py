@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from psrt.core.arrays import AnyArray
 from psrt.torch.communicator import Communicator, Work
 from psrt.torch.staging import Device, Event, Mirror
+from psrt.torch.sums import Sums
 from psrt.torch.views import tensor_on
 
 #: Type of a parameter → the type in which its gradients are summed.
@@ -38,6 +40,7 @@ class Buckets:
         communicator: Communicator,
         bucket_bytes: int,
         device: Device | None = None,
+        sums: Callable[[Sequence[AnyArray]], Sums] | None = None,
     ) -> None:
         """Lay them out; collective.
 
@@ -46,6 +49,7 @@ class Buckets:
             communicator: of the ranks.
             bucket_bytes: the bytes from which on a bucket is full.
             device: that of the tensors; None is the CPU.
+            sums: makes the sums of their arrays; None sums numbers as they are.
 
         Raises:
             ConfigError: if the device has no memory for them.
@@ -61,6 +65,8 @@ class Buckets:
         self._arrays: list[AnyArray] = []
         self._mirrors: list[tuple[Mirror, int, int]] = []
         self._lay_out(tensors, bucket_bytes)
+        #: Sums them.
+        self.sums = (sums or partial(Sums, communicator))(self._arrays)
         self.begin()
 
     def _lay_out(self, tensors: Sequence[Any], bucket_bytes: int) -> None:
@@ -153,7 +159,7 @@ class Buckets:
             if not has_come and not waits:
                 break
             event.synchronize()
-            self._works.append(self._communicator.all_reduce_async(self._arrays[bucket]))
+            self._works.append(self.sums.start(bucket))
         self._test()
 
     def _test(self) -> None:
@@ -168,7 +174,7 @@ class Buckets:
     def repeat(self, bucket: int) -> None:
         """Sum a bucket again that was filled again; collective."""
         self._fetch(bucket).synchronize()
-        self._communicator.all_reduce(self._arrays[bucket])
+        self.sums.repeat(bucket)
 
     def give(self, bucket: int) -> None:
         """Bring the sum of a bucket to the places of its gradients."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from psrt.core.arrays import AnyArray
+from psrt.core.arrays import AnyArray, Vector
+from psrt.core.partition import Span
+from psrt.transport.coded_sum import SumCodec, SumPart
 
 
 class Work(Protocol):
@@ -19,12 +22,31 @@ class Work(Protocol):
         """Wait until it is complete."""
 
 
+class RepeatedSum(Protocol):
+    """The sums of one array by a codec, again and again; see ``psrt.mpi.repeated_sums``."""
+
+    #: What makes its messages, with what it keeps back; none if this rank sends none.
+    parts: Sequence[SumPart]
+
+    def start(self) -> Work:
+        """Start to replace the array by the mean over all ranks."""
+
+    def wait(self) -> None:
+        """Wait until the newest sum is complete."""
+
+    def close(self) -> None:
+        """Let its memory go to other calls."""
+
+
 class Communicator(Protocol):
     """Ranks that reduce numpy arrays together; see ``psrt.Communicator``."""
 
     #: This rank, and the number of ranks.
     rank: int
     size: int
+
+    #: The number of ranks on each host.
+    hosts: tuple[int, ...]
 
     @property
     def closed(self) -> bool:
@@ -38,6 +60,11 @@ class Communicator(Protocol):
 
     def all_reduce_async(self, buf: AnyArray, op: str = "sum", algorithm: str = "auto") -> Work:
         """Start to reduce an array over all ranks, and return at once."""
+
+    def coded_sums(
+        self, codec: SumCodec, places: Sequence[tuple[Vector, Span]]
+    ) -> Sequence[RepeatedSum]:
+        """Prepare sums of arrays from ``empty``, whose messages a codec makes; collective."""
 
     def all_gather(self, buf: AnyArray) -> AnyArray:
         """Fill an array with every rank's chunk of it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, DifferentCallsError
 from psrt.data.keyed import whole_weight
+from psrt.runtime.job_codec import JobCodec
+from psrt.torch.asked_codec import asked_codec, least_bucket
+from psrt.torch.coded_sums import CodedSums
 from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number
 from psrt.torch.replica import Replica, trained_by
@@ -53,6 +57,13 @@ class Gradients:
         module: Any = None,
         bucket_bytes: int = _BUCKET_BYTES,
         check_every: int = _CHECK_EVERY,
+        codec: Any = None,
+        codec_reply: Any = None,
+        codec_everywhere: bool = False,
+        error_feedback: bool | None = None,
+        seed: int = 0,
+        scaler: Any = None,
+        say: Callable[[str], None] = print,
     ) -> None:
         """Register hooks, and give all ranks the parameters of rank 0; collective.
 
@@ -67,10 +78,20 @@ class Gradients:
             check_every: optimizer steps between two comparisons of parameters, optimizer states and
                 options among the ranks. They are also compared at the start, after the first step
                 and at the end; 0 compares only at the start.
+            codec: compresses what hosts send each other, as in ``psrt.TrainConfig``:
+                ``"top-k:density=0.01"``. Inside hosts gradients are summed as they are. Parameters
+                are float32, float16 or bfloat16 then, and buckets of a large model are larger.
+            codec_reply: another codec for means on their way back, likewise.
+            codec_everywhere: use the codec even on one host, where it only costs time.
+            error_feedback: add what the codec lost of one gradient to the next; None follows the
+                codec.
+            seed: of what codecs draw at random.
+            scaler: a GradScaler; what a codec keeps back follows its scale.
+            say: called at rank 0 with a line that says what a codec sends, or why nothing.
 
         Raises:
-            ConfigError: if the optimizer is of another kind; on every rank, if the ranks differ in
-                more than the values of parameters and buffers.
+            ConfigError: if the optimizer is of another kind, or a codec is impossible for it; on
+                every rank, if the ranks differ in more than the values of parameters and buffers.
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(f"the optimizer is {said(optimizer)}, expected one of torch.optim")
@@ -80,12 +101,27 @@ class Gradients:
             raise ConfigError(f"check_every must be at least 0, got {check_every}")
         if module is not None:
             check_module(module)
+        if scaler is not None and (codec is None or not hasattr(scaler, "get_scale")):
+            raise ConfigError(
+                f"the scaler is {said(scaler)}, expected a GradScaler of a loop with a codec; else "
+                "Gradients need none"
+            )
         check_communicator(communicator)
         self._communicator, self._turn = communicator, turn_of(communicator)
         self._replica = Replica(optimizer, module)
         taken = {id(it) for one in self._turn.members for it in one.tensors}
         device = self._replica.check(taken)
-        self._replica.begin_alike(communicator, (bucket_bytes, check_every))
+        asked = {
+            "codec": codec, "codec_reply": codec_reply, "codec_everywhere": codec_everywhere,
+            "error_feedback": error_feedback, "seed": seed,
+        }  # fmt: skip
+        names, tensors = self._replica.names, self._replica.tensors
+        found = asked_codec(names, tensors, communicator, say, **asked)
+        settings = bucket_bytes, check_every, scaler is None, *map(str, asked.values())
+        self._replica.begin_alike(communicator, settings)
+        self._coded: CodedSums | None = None
+        if found is not None:
+            bucket_bytes = max(bucket_bytes, least_bucket(tensors))
         self._rounds = Rounds(
             self._replica,
             communicator,
@@ -93,6 +129,7 @@ class Gradients:
             device,
             bucket_bytes=bucket_bytes,
             check_every=check_every,
+            sums=None if found is None else partial(self._by_codec, found, scaler, say),
         )
         #: Whether backward passes only accumulate, on this rank.
         self._adds_up = False
@@ -105,6 +142,61 @@ class Gradients:
         self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._rounds.step()))
         self._turn.add(self._rounds.weights)
+
+    def _by_codec(
+        self, codec: JobCodec, scaler: Any, say: Callable[[str], None], arrays: Sequence[Vector]
+    ) -> CodedSums:
+        """Make the sums of buckets by a codec."""
+        unit = (lambda: 1.0) if scaler is None else scaler.get_scale
+        self._coded = CodedSums(self._communicator, self._turn, codec, unit, arrays)
+        if self._communicator.rank == 0:
+            say(codec.described_sums(self._coded.plan))
+        return self._coded
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of a codec's frames that this rank has sent so far; 0 without a codec."""
+        return 0 if self._coded is None else self._coded.sent[0]
+
+    @property
+    def framed_bytes(self) -> int:
+        """Bytes of the numbers that these frames represent."""
+        return 0 if self._coded is None else self._coded.sent[1]
+
+    @property
+    def epoch(self) -> int:
+        """The number of ``join`` loops so far, for codecs that send more in the first epochs.
+
+        All Gradients of the communicator share it. Set it, on every rank, in a loop without
+        ``join``.
+        """
+        return self._turn.epoch
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._turn.epoch = whole_weight(epoch, "epoch")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a codec keeps back on this rank, of gradients so far; empty without a codec.
+
+        ``torch.load(weights_only=True)`` reads it again.
+        """
+        return {} if self._coded is None else self._coded.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from the ``state_dict`` of this rank, on every rank.
+
+        Raises:
+            ConfigError: if it is of another rank, number of ranks, codec, or of other parameters or
+                buckets; nothing is changed then.
+        """
+        if self._coded is not None:
+            self._coded.load_state_dict(state)
+        elif state:
+            raise ConfigError(
+                f"the state has codec {state.get('codec')}, expected an empty one: no codec has an "
+                "effect here"
+            )
 
     def wait(self) -> None:
         """Take part in a step for which this rank has made no backward pass; collective.
@@ -152,7 +244,7 @@ class Gradients:
         count = _samples_in if samples is None else samples
         own, batch, has_any = iter(batches), None, False
         sums, turn = np.zeros(3, np.int64), self._turn
-        before = turn.number, turn.samples  # of an enclosing join
+        before = turn.now  # of an enclosing join
         try:
             while True:
                 try:
@@ -168,6 +260,7 @@ class Gradients:
                     raise turn.explained(error) from error
                 total, remaining, without = sums.tolist()
                 if not remaining:
+                    turn.epoch += not before[0]
                     return
                 if without:
                     raise ConfigError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,11 +210,7 @@ class Parameters:
         So a convolution kernel (out, in, height, width) is a matrix with one row per output
         channel.
         """
-        found = []
-        for span, shape in zip(self.spans, self._shapes, strict=True):
-            if len(shape) > 1 and min(shape[0], span.size // shape[0]) > 1:
-                found.append(Matrix(span.start, shape[0], span.size // shape[0]))
-        return found
+        return matrices_at([span.start for span in self.spans], self._shapes)
 
     def frozen(self) -> Iterator[tuple[str, AnyArray]]:
         """Yield name and numbers of the module's other parameters."""
@@ -248,3 +245,13 @@ def as_array(tensor: Any) -> AnyArray:
     if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
         tensor = tensor.float()
     return np.asarray(tensor.numpy(), order="C")
+
+
+def matrices_at(starts: Sequence[int], shapes: Sequence[Any]) -> list[Matrix]:
+    """Return the matrices among tensors in a flat vector; see ``Parameters.matrices``."""
+    found = []
+    for start, shape in zip(starts, shapes, strict=True):
+        columns = math.prod(shape[1:])
+        if len(shape) > 1 and min(shape[0], columns) > 1:
+            found.append(Matrix(start, shape[0], columns))
+    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from psrt.collective.ops import OPS
+from psrt.core.arrays import AnyArray
 from psrt.core.errors import ConfigError, DifferentCallsError
 from psrt.torch.agreement import Item, are_equal, difference, digest_of_all
 from psrt.torch.buckets import SUMMED_AS, Buckets
@@ -15,10 +16,11 @@ from psrt.torch.communicator import Communicator
 from psrt.torch.passes import pass_number, when_backward_ends
 from psrt.torch.replica import Replica
 from psrt.torch.staging import Device
+from psrt.torch.sums import Sums
 from psrt.torch.weights import Turn, Weights, dense
 
 #: The words that the ranks sum in a round, before one word for each bucket and each parameter.
-_STEPS, _DIGEST, _ORDER, _CLOSING, _SAMPLES, _TURNS, _HEAD = 0, 2, 4, 6, 7, 8, 9
+_STEPS, _DIGEST, _ORDER, _CLOSING, _SAMPLES, _TURNS, _ODD, _HEAD = 0, 2, 4, 6, 7, 8, 9, 10
 #: What a sparse gradient adds to its parameter's word; every gradient adds 1.
 _SPARSE = 1 << 32
 
@@ -39,6 +41,7 @@ class Rounds:
         *,
         bucket_bytes: int,
         check_every: int,
+        sums: Callable[[Sequence[AnyArray]], Sums] | None = None,
     ) -> None:
         """Lay out buckets; collective.
 
@@ -49,14 +52,13 @@ class Rounds:
             device: that of the parameters.
             bucket_bytes: see ``Gradients``.
             check_every: see ``Gradients``.
+            sums: see ``Buckets``.
         """
         self._replica, self._communicator, self._turn = replica, communicator, turn
         self._tensors, self._check_every = replica.tensors, check_every
-        self._buckets = Buckets(self._tensors, communicator, bucket_bytes, device)
-        # The mean of ``all_reduce`` without its extra passes over the data: gradients are scaled
-        # and divided while they are copied.
-        self._scale = OPS["mean"].scale(np.float32, communicator.size)
-        self._divisor = communicator.size * self._scale
+        self._buckets = Buckets(self._tensors, communicator, bucket_bytes, device, sums)
+        self._sums = self._buckets.sums
+        self._scale, self._divisor = self._sums.scale, self._sums.divisor
         # By a plain number a GPU would multiply by its reciprocal, which has other bits.
         self._by = torch.tensor(self._divisor, device=device.device) if device.is_remote else None
         self._words = communicator.empty(_HEAD + len(self._buckets) + len(self._tensors), np.int64)
@@ -130,8 +132,9 @@ class Rounds:
         self.bring_together(closing=True)
 
     def free(self) -> None:
-        """Free what a device keeps for the sums; no round follows."""
+        """Free what a device and the sums keep; no round follows."""
         self._buckets.free()
+        self._sums.free()
 
     def leave(self) -> None:
         """Leave the current backward pass, without the other ranks."""
@@ -229,22 +232,32 @@ class Rounds:
         self._buckets.advance(waits=True)  # before other sums, on every rank
         sums = self._exchange(closing)
         buckets = range(len(self._buckets))
-        if wrong := self._what_is_wrong(sums, closing):
+        wrong = self._what_is_wrong(sums, closing)
+        if wrong or closing:
             for bucket in buckets:
                 self._buckets.wait(bucket)
-            raise wrong
-        factor = self.weights.factor(sums[_SAMPLES], sums[_TURNS])
+            self._sums.drop()
+            if wrong:
+                raise wrong
+            return
+        again = self._sums.settle(odd=sums[_ODD] > 0)
+        used = self._sums.used
+        factor = self._sums.factor * self.weights.factor(sums[_SAMPLES], sums[_TURNS])
         for bucket in buckets:
             self._buckets.wait(bucket)
-            if sums[_HEAD + bucket]:
+            if again or sums[_HEAD + bucket]:
                 for i in self._buckets.members[bucket]:
                     self._fill(i)
                 self._buckets.repeat(bucket)
             self._buckets.give(bucket)
             for i in self._buckets.members[bucket]:
                 sparse, count = divmod(sums[_HEAD + len(buckets) + i], _SPARSE)
-                if count:  # else no rank has a gradient, and ``grad`` stays None
-                    self._take(i, factor, is_sparse=sparse == count)
+                if count:
+                    used[i] = sparse == count
+                # Without a gradient on any rank ``grad`` stays None, unless a codec has kept back
+                # something of earlier ones.
+                if count or (i in used and self._buckets.places[i].any()):
+                    self._take(i, factor, is_sparse=used[i])
         self.weights.note_mean()
 
     def _exchange(self, closing: bool) -> list[int]:
@@ -255,7 +268,7 @@ class Rounds:
         weights, buckets = self.weights, range(len(self._buckets))
         self._words[:] = [
             self._steps, self._steps**2, digest, digest**2, order, order**2,
-            closing, weights.samples, weights.turns,
+            closing, weights.samples, weights.turns, self._sums.is_odd,
             *(bucket in self._again for bucket in buckets),
             *(0 if closing else _presence(it.grad) for it in self._tensors),
         ]  # fmt: skip

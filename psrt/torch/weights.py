@@ -28,8 +28,11 @@ class Turn:
         self._count = 0
         #: Samples of this rank's batch.
         self.samples = 0
-        #: Samples over all ranks of the first turn that had any: the unit of weights.
-        self.unit = 0
+        #: Samples over all ranks of this turn, and of the first turn that had any: the unit of
+        #: weights.
+        self.total = self.unit = 0
+        #: Outermost ``join`` loops that have come to their end.
+        self.epoch = 0
 
     def begin(self, samples: int, total: int) -> int:
         """Start a turn with a batch of this rank; return its number.
@@ -37,15 +40,20 @@ class Turn:
         Every member uses the turn's weight, even one that opens during the turn.
         """
         self._count += 1
-        self.number, self.samples = self._count, samples
+        self.number, self.samples, self.total = self._count, samples, total
         self.unit = self.unit or total
         for it in self.members:
             it.hook()
         return self.number
 
-    def end(self, number: int, samples: int) -> None:
-        """Return to the enclosing turn, if any, with its number and samples."""
-        self.number, self.samples = number, samples
+    @property
+    def now(self) -> tuple[int, int, int]:
+        """Number, samples and total, for ``end`` of a turn within this one."""
+        return self.number, self.samples, self.total
+
+    def end(self, number: int, samples: int, total: int) -> None:
+        """Return to the enclosing turn, if any; see ``now``."""
+        self.number, self.samples, self.total = number, samples, total
         if not number:
             for it in self.members:
                 it.unhook()

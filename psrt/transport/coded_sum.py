@@ -160,6 +160,9 @@ class SumPart(Protocol):
     def framed_bytes(self) -> int:
         """Bytes of the numbers that they represent."""
 
+    def rescale(self, factor: float) -> None:
+        """Multiply all that is kept back, since numbers from now on are scaled by ``factor``."""
+
 
 @dataclass(eq=False)
 class CodedSum:
@@ -259,6 +262,11 @@ class CodedSum:
     def _send(self) -> None:
         """Encode this rank's contributions and send them."""
         raise NotImplementedError
+
+    def rescale(self, factor: float) -> None:
+        """Multiply all that is kept back, since numbers from now on are scaled by ``factor``."""
+        for sender in self._senders:
+            sender.rescale(factor)
 
     def _rescale(self) -> None:
         """Scale the residuals so that they stay the same part of the mean as in the last round."""

@@ -113,6 +113,10 @@ class StraightSum:
         assert self._vector is not None, "this sum has no numbers"
         return self._vector
 
+    def rescale(self, factor: float) -> None:
+        """Multiply the residual, since numbers from now on are scaled by ``factor``."""
+        self._sender.rescale(factor)
+
     def begin(self, mine: Vector | None) -> None:
         """Begin a round.
 

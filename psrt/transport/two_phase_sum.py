@@ -100,6 +100,12 @@ class TwoPhaseSum(CodedSum):
         """The ranks whose frames are waited for."""
         return sorted({*super().awaited, *self._due})
 
+    def rescale(self, factor: float) -> None:
+        """Multiply what contributions and means have lost."""
+        super().rescale(factor)
+        if self._back is not None:
+            self._back.rescale(factor)
+
     def _send(self) -> None:
         rank = self.rank
         for j in self._others:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from psrt.core.arrays import AnyVector
+from psrt.core.errors import ConfigError
 from psrt.mpi.collectives.plans.plan import CollectiveContext
 from psrt.mpi.collectives.slots import SHIFT, SLOTS, SyncSlot
 from psrt.mpi.fabric import Fabric
@@ -53,6 +54,8 @@ class ContextTable:
         self._local_names = tuple(fabric.names[rank] for rank in fabric.layout.local_ranks)
         self._wakers = [fabric.wakeup.waker(r) for r in range(fabric.node.size)]
         self._segments = fabric.segments
+        #: Signatures whose contexts are never evicted; the same on every rank.
+        self.kept: set[str] = set()
         #: Called with a signature whose context is evicted: its plans must not run again.
         self.on_evict: Callable[[str], None] = lambda signature: None
 
@@ -75,7 +78,7 @@ class ContextTable:
         number = len(self._contexts)
         if number == SLOTS:
             # The oldest goes, not the least recently used: only the age is the same on every rank.
-            number = self._evict(next(iter(self._contexts)))
+            number = self._evict(self._oldest())
             # A slow rank may still read the slot's staging memory or words for its last call. After
             # this meeting no rank does, and the slot's counters continue from where they are.
             self.meet(f"buffers for {signature}")
@@ -97,6 +100,19 @@ class ContextTable:
         context = CollectiveContext(slot, checksum, tag, self._local_names, bases)
         self._contexts[signature] = context
         return context
+
+    def _oldest(self) -> str:
+        """Return the oldest signature that may be evicted.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        for signature in self._contexts:
+            if signature.removesuffix(BETWEEN) not in self.kept:
+                return signature
+        raise ConfigError(
+            f"too many sums are kept: there is room for {SLOTS} inside and between hosts"
+        )
 
     def _evict(self, signature: str) -> int:
         """Evict a context; return the number of its slot."""

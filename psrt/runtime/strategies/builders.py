@@ -139,7 +139,7 @@ class Ingredients:
         watch: RecordedFrames | None = None
         if events is not None and events.is_exact:
             watch = RecordedFrames(events, self.port.now)
-        return codec.of_sums(self.port, watch)
+        return codec.of_sums(self.port.rank, watch, numerics=self.port.theta.size > 0)
 
 
 def build(of: Ingredients) -> Strategy:

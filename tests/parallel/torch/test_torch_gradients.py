@@ -57,18 +57,17 @@ class Alone:
 class Psrt(Alone):
     """A rank of several under psrt; every optimizer has a Gradients of its own."""
 
-    def __init__(self, ranks, sizes):
+    def __init__(self, ranks, sizes, codec=None):
         super().__init__(ranks.size, sizes)
-        self._ranks, self._all = ranks, []
+        self._ranks, self._all, self._codec = ranks, [], codec
 
     def under(self, module, kind=torch.optim.Adam, **options):
         with torch.no_grad():  # rank 0's are everybody's
             for it in module.parameters():
                 it += self._ranks.rank
         module, optimizer = super().under(module, kind, **options)
-        self._all.append(
-            psrt.torch.Gradients(optimizer, self._ranks, module=module, bucket_bytes=100)
-        )
+        more = {"bucket_bytes": 100, "codec": self._codec, "say": lambda line: None}
+        self._all.append(psrt.torch.Gradients(optimizer, self._ranks, module=module, **more))
         return module, optimizer
 
     def turns(self, each=1):
@@ -220,10 +219,15 @@ def ranks(open_communicator):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", LOOPS)
-def test_a_loop_is_that_of_one_process(ranks, same_bits, name):
+@pytest.mark.parametrize(("name", "codec"), [
+    *((name, None) for name in LOOPS),
+    *((name, "nonzero") for name in LOOPS if name not in ("clip", "accumulation", "penalty")),
+])  # fmt: skip
+def test_a_loop_is_that_of_one_process(open_communicator, comm, same_bits, name, codec):
+    """Without a codec, and between hosts by one that loses nothing."""
     loop, sizes, atol = LOOPS[name]
-    way = Psrt(ranks, sizes)
+    ranks = open_communicator(host=comm.rank if codec else None)
+    way = Psrt(ranks, sizes, codec)
     mine = [parameters_of(it) for it in loop(way)]
     way.close()
     assert all(map(same_bits, mine))
@@ -339,8 +343,10 @@ def test_ranks_that_differ_are_named_on_all(ranks, comm):
         assert re.search(f"rank {comm.size - 1} .*{words}", str(caught.value)), (what, caught.value)
 
 
-def test_a_loop_continues_after_an_error_in_backward(ranks, same_bits):
+@pytest.mark.parametrize("codec", [None, "nonzero"])
+def test_a_loop_continues_after_an_error_in_backward(open_communicator, comm, same_bits, codec):
     """A gradient of the pass that failed counts nothing, whether its sum had begun or not."""
+    ranks = open_communicator(host=comm.rank if codec else None)
 
     class FailingError(Exception):
         pass
@@ -352,7 +358,8 @@ def test_a_loop_continues_after_an_error_in_backward(ranks, same_bits):
     for fails in (False, True):
         module = plain()
         optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
-        with psrt.torch.Gradients(optimizer, ranks, bucket_bytes=1):
+        more = {"codec": codec, "say": lambda line: None}
+        with psrt.torch.Gradients(optimizer, ranks, bucket_bytes=1, **more):
             for turn in range(3):
                 if fails and turn == 1:
                     hook = module[0].weight.register_hook(fail)

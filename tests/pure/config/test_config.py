@@ -285,7 +285,7 @@ def test_the_rank_is_one_that_a_matrix_can_have():
     check_matrices(TrainConfig(codec="low-rank:rank=20"), [(20, 30), (2, 100)])
     for rank, shapes, match in [
         (21, [(20, 30), (2, 100)], "rank 21 is higher than that of any matrix of the model, "),
-        (1, [], " compresses matrices, but the problem's matrices"),
+        (1, [], " compresses matrices, but the model has none; a "),
     ]:
         with pytest.raises(ConfigError, match=f"^--codec low-rank:rank={rank}.*{match}"):
             check_matrices(TrainConfig(codec=LowRank(rank)), shapes)

@@ -28,6 +28,7 @@ class Played:
     def __init__(self, size=1, rank=0):
         self.rank, self.size = rank, size
         self.begun, self.waited, self.closed = [], 0, False
+        self.hosts = (1,) * size
 
     def empty(self, shape, dtype=np.float32):
         return np.zeros(shape, dtype)
@@ -353,3 +354,41 @@ def test_a_gradient_whose_elements_share_their_memory_becomes_a_mean():
     assert tensors[0].tolist() == [[-1, -1], [-3, -3], [0, 0]]
     assert tensors[1].item() == -2
     assert given.tolist() == [[4], [8], [2]]
+
+
+#: A codec that cannot be, and what is said.
+IMPOSSIBLE = [
+    ({"codec": "topp-k"}, r"codec must be one of float16, .* \(did you mean top-k\?\)"),
+    ({"codec": "top-k:density=2"}, "codec top-k: density must be at most 1, got 2"),
+    ({"codec": "int8", "error_feedback": True}, "--error-feedback has no effect with --codec int8"),
+    ({"codec": "sign", "codec_reply": "dgc"}, "--codec-reply dgc cannot send changes of param"),
+    ({"codec_reply": "int8"}, "--codec-reply int8 has no effect without --codec"),
+    ({"codec_everywhere": True}, "--codec-everywhere has no effect without --codec"),
+    ({"codec": "low-rank:rank=7"}, "low-rank:rank=7: rank 7 is higher than that of any matrix"),
+    ({"codec": "sign", "seed": -1}, "seed must be at least 0, got -1"),
+]
+
+
+def test_a_codec_that_is_impossible_is_refused():
+    for more, words in IMPOSSIBLE:
+        with pytest.raises(ConfigError, match=f"^(--codec )?{words}"):
+            trained(plain(), ranks=Played(2), **more)
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2).double())
+    words = r"^parameter 2 \(2, 3\) is torch.float64, but codec sign encodes float32; expected"
+    with pytest.raises(ConfigError, match=words):
+        trained(module, ranks=Played(2), codec="sign")
+    for more in ({"codec": "sign", "scaler": 2.0}, {"scaler": torch.amp.GradScaler("cpu")}):
+        with pytest.raises(ConfigError, match=r"^the scaler is a .*, expected a GradScaler of a"):
+            trained(plain(), ranks=Played(2), **more)
+    with pytest.raises(ConfigError, match="compresses matrices, but the model has none"):
+        trained(nn.PReLU(5), ranks=Played(2), codec="low-rank")
+
+
+def test_one_rank_sends_nothing_by_no_codec():
+    lines, module = [], plain()
+    _, gradients = trained(module, codec="top-k", say=lines.append)
+    assert lines == ["codec top-k has no effect with one rank, which sends nothing"]
+    loss(module, batch()).backward()
+    same(found(module), expected(module))
+    assert (gradients.frame_bytes, gradients.framed_bytes, gradients.state_dict()) == (0, 0, {})
+    gradients.load_state_dict({})

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from psrt.core.arrays import Vector
-from psrt.mpi.collectives.plans.plan import InTurn, Run
+from psrt.mpi.collectives.plans.plan import InTurn, Run, quiet
 from psrt.transport.straight_sum import StraightSum
 
 
@@ -34,18 +32,7 @@ class Straight(InTurn):
         for i, plan in enumerate(self.plans):
             self.at = plan
             coded.project(i)
-            yield from _quiet(plan.run())
+            yield from quiet(plan.run())
             coded.agree(i)
         self.at = None
         coded.finish()
-
-
-def _quiet(run: Run) -> Run:
-    """Run without overflow warnings: half precision overflows early, with a defined result."""
-    while True:
-        # Not around the yield: other code that runs meanwhile keeps its own warnings.
-        with np.errstate(all="ignore"):
-            ready = next(run, None)
-        if ready is None:
-            return
-        yield ready

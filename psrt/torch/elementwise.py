@@ -59,6 +59,8 @@ def check_optimizer(optimizer: Any) -> None:
     for option, why in OPTIONS.items():
         if any(group.get(option) for group in optimizer.param_groups):
             raise ConfigError(f"the optimizer {name} has {option}=True: {why}")
+    if not all(group["params"] for group in optimizer.param_groups):
+        raise ConfigError(f"the optimizer {name} has a group without parameters")
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ConfigError(f"the optimizer {name} has hooks of step(), which no shard can call")
 

@@ -61,17 +61,6 @@ def test_a_recorded_run_is_checked_and_repeated(comm, shared_folder, flags):
         np.testing.assert_array_equal(again.theta, run.theta)
 
 
-@pytest.mark.parametrize("flags", schemes("sync", "auto"))
-def test_a_run_resumes_to_the_bit(comm, shared_folder, flags):
-    out, onward = str(shared_folder / "run"), str(shared_folder / "onward")
-    whole = run_of(comm, flags, epochs=None, steps=7)
-    run_of(comm, flags, epochs=None, steps=5, out=out, checkpoint_every=4)
-    resumed = run_of(comm, flags, epochs=None, steps=7, out=onward, resume=out)
-    if comm.rank == 0:
-        assert resumed.summary.steps == 7
-        np.testing.assert_array_equal(resumed.theta, whole.theta)
-
-
 @pytest.mark.mpi(min_size=2)
 def test_ranks_must_have_the_same_optimizer(comm):
     module = plain()

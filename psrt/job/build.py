@@ -36,7 +36,7 @@ from psrt.runtime.length import Length
 from psrt.runtime.meter import Meter
 from psrt.runtime.no_gradient import NoGradient
 from psrt.runtime.paces import Paces, Slack
-from psrt.runtime.problem import Problem, problem_of_worker
+from psrt.runtime.problem import Problem, own_optimizer, problem_of_worker
 from psrt.runtime.server import Server
 from psrt.runtime.shard import Shard
 from psrt.runtime.shard_server import ShardServer
@@ -174,6 +174,7 @@ def server_role(
     codec: JobCodec | None = None,
     matrices: Sequence[Matrix] = (),
     sync_s: float = 0.0,
+    problem: Problem | None = None,
 ) -> Server:
     """Build the server at ``port``.
 
@@ -185,11 +186,21 @@ def server_role(
         codec: of the pushes; None if gradients are pushed uncompressed.
         matrices: among the parameters.
         sync_s: seconds of a push and its answer, as predicted.
+        problem: makes the optimizer, if it brings one.
     """
     role_map = port.role_map
+    updater = partial(_updater, config, problem)
     shards = [
         _shard_server(
-            port, config, number, role_map.spans[number].of(initial), log, codec, matrices, sync_s
+            port,
+            config,
+            number,
+            role_map.spans[number].of(initial),
+            log,
+            codec,
+            matrices,
+            sync_s,
+            updater,
         )
         for number in role_map.shards_of(port.rank)
     ]
@@ -205,6 +216,7 @@ def _shard_server(
     codec: JobCodec | None,
     matrices: Sequence[Matrix],
     sync_s: float,
+    updater: Callable[[Sequence[Span], StalenessRate | None], Updater],
 ) -> ShardServer:
     """Build the server of one shard; ``initial`` is its span of the initial parameters."""
     workers = len(port.role_map.workers)
@@ -221,6 +233,7 @@ def _shard_server(
             workers,
             rate,
             codec,
+            partial(updater, (span if initial.size else Span(0, 0),), rate),
             watched=log is not None and log.is_exact,
             tensors=tensors_in(span, matrices) if initial.size else (),
         ),
@@ -262,6 +275,7 @@ def _shared_updater(
     workers: int,
     rate: StalenessRate | None,
     codec: JobCodec | None,
+    updater: Callable[[], Updater],
     *,
     watched: bool,
     tensors: Sequence[Span] = (),
@@ -282,7 +296,7 @@ def _shared_updater(
             tensors=tensors,
             watched=watched and mode.merges and n > 0,
         )
-    return _updater(config, n, rate)
+    return updater()
 
 
 def worker_role(
@@ -335,7 +349,7 @@ def worker_role(
                 port=port,
                 config=config,
                 problem=problem,
-                updater=partial(_updater, config),
+                updater=partial(_updater, config, problem),
                 outer=partial(_outer_updater, config),
                 codec=codec,
                 events=None if log is None else WorkerEventRecorder(log, worker),
@@ -419,7 +433,18 @@ def held_of_layers(config: TrainConfig, spans: Sequence[Span], role_map: RoleMap
     return replace(role_map, held_gradient=room, held_theta=theta)
 
 
-def _updater(config: TrainConfig, n: int, rate: StalenessRate | None = None) -> Updater:
+def _updater(
+    config: TrainConfig,
+    problem: Problem | None,
+    spans: Sequence[Span],
+    rate: StalenessRate | None = None,
+) -> Updater:
+    """Return what takes optimizer steps on some spans of the parameters, side by side."""
+    n = sum(span.size for span in spans)
+    own = own_optimizer(problem)
+    if own is not None:
+        made = own.make(spans)
+        return Updater(n, made, made, rate=_elementwise(rate))
     optimizer = config.optimizer.make(n, weight_decay=config.weight_decay)
     return Updater(n, optimizer, _schedule(config), rate=_elementwise(rate))
 

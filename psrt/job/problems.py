@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from psrt.codec import Matrix
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts, read_costs
 from psrt.config import TrainConfig, check_data
+from psrt.config.checks import flag
 from psrt.config.dealing import IID, dealing_of
 from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import ConfigError
@@ -19,7 +21,7 @@ from psrt.data import Deal, dataset_size, deal, load_dataset
 from psrt.model import MLP
 from psrt.runtime.named_arrays import NamedShape, named_arrays
 from psrt.runtime.own_loop import OwnLoop
-from psrt.runtime.problem import Problem, Supervised, labels_of
+from psrt.runtime.problem import Problem, Supervised, labels_of, own_optimizer
 from psrt.runtime.problem_rules import check_methods
 from psrt.runtime.timing_chain import TimingOnlyChain
 from psrt.runtime.timing_only import TimingOnlyProblem
@@ -272,6 +274,62 @@ def check_arrays(
 
 def _array_text(array: Sequence[Any] | None) -> str:
     return "no more" if array is None else f"{array[0]} of shape {(*array[1],)}".lstrip()
+
+
+def with_own_optimizer(config: TrainConfig, problem: Problem | None) -> TrainConfig:
+    """Return the config with the optimizer that a problem brings, if it does.
+
+    Raises:
+        ConfigError: if the config has knobs that this optimizer ignores, or cannot be run with it;
+            or the run had such an optimizer, and the problem does not bring it.
+    """
+    own, given = own_optimizer(problem), config.optimizer
+    if own is None:
+        if given.is_brought:
+            raise ConfigError(
+                f"--optimizer {given}: the problem brings no optimizer, expected optimizer= of "
+                "psrt.torch.Problem or psrt.Trainer"
+            )
+        return config
+    usual, row = TrainConfig(), own.row
+    known = (row.lr, given.lr if given.is_brought else None)
+    config = replace(
+        config,  # as it is in a run that is resumed or replayed
+        optimizer=usual.optimizer if given.is_brought else given,
+        lr=None if config.lr in known else config.lr,
+    )
+    for name in ("optimizer", "lr", "weight_decay", "schedule"):
+        if (value := getattr(config, name)) != getattr(usual, name):
+            shown = value if name in ("lr", "weight_decay") else str(value)
+            raise ConfigError(f"{flag(name, shown)} has no effect: the problem has {row.called}")
+    rate = config.staleness_rate
+    if rate is not None and "max_lr" in rate.takes:
+        raise ConfigError(
+            f"--staleness-rate {rate} is not possible with {row.called}: it compares steps at one "
+            "learning rate, of which groups and schedulers have several"
+        )
+    if config.parallel is not None:
+        raise ConfigError(
+            f"--parallel {config.parallel} is not possible with {row.called}, whose groups are of "
+            "the whole model"
+        )
+    return replace(config, optimizer=row)
+
+
+def check_optimizer(problem: Problem | None, rank: int, config: TrainConfig) -> None:
+    """Check that a rank's problem brings the same optimizer as rank 0's.
+
+    Raises:
+        ConfigError: if it does not.
+    """
+    own = own_optimizer(problem)
+    mine = None if own is None else own.row
+    first = config.optimizer if config.optimizer.is_brought else None
+    if problem is not None and mine != first:
+        raise ConfigError(
+            f"the optimizer differs between ranks: rank {rank} brings {mine or 'none'}, rank 0 "
+            f"{first or 'none'}"
+        )
 
 
 def machine_costs(config: TrainConfig) -> MachineCosts:

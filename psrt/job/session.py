@@ -307,6 +307,7 @@ class _Session:
                 codec=setup.codec_at(rank),
                 matrices=setup.plan.matrices,
                 sync_s=setup.plan.sync_s,
+                problem=setup.problem,
             )
             if scripts:
                 replayed = Sequencer(

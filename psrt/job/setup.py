@@ -20,7 +20,12 @@ from psrt.job.cells import in_order
 from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher
 from psrt.job.plan import JobPlan, chosen, layout_of, plan_job
-from psrt.job.problems import check_arrays, machine_costs
+from psrt.job.problems import (
+    check_arrays,
+    check_optimizer,
+    machine_costs,
+    with_own_optimizer,
+)
 from psrt.job.provenance import data_sha256
 from psrt.job.replay import Replay
 from psrt.job.resuming import Resumption, found, pinned
@@ -100,7 +105,7 @@ def set_up(
     Raises:
         ConfigError: on every rank, if the job cannot be run.
     """
-    config, resumption, replay, folder = _asked(launcher, config)
+    config, resumption, replay, folder = _asked(launcher, config, problem)
     hosts = tuple(launcher.hosts(config))
     with launcher.agree():
         servers, workers = who_is_who(config, hosts, launcher.started_as)
@@ -141,6 +146,8 @@ def set_up(
     plan = JobPlan.from_json(launcher.share(shared))
     with launcher.agree():
         check_arrays(problem, plan.n, launcher.here(len(hosts))[0], plan.arrays)
+        if launcher.numerics:
+            check_optimizer(problem, launcher.here(len(hosts))[0], config)
         layout = layout_of(config, plan, problem, hosts=hosts, servers=servers, workers=workers)
         config = chosen(config, plan)
         _check_here(config, plan, problem, deal)
@@ -201,7 +208,9 @@ class _Asked(NamedTuple):
     folder: OutputFolder | None
 
 
-def _asked(launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig]) -> _Asked:
+def _asked(
+    launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig], problem: Problem | None
+) -> _Asked:
     """Return what the first process is asked for, as resolved there; collective.
 
     Raises:
@@ -221,6 +230,8 @@ def _asked(launcher: Launcher, config: TrainConfig | Callable[[], TrainConfig]) 
                     folder = OutputFolder(config.out)
                     folder.lock()
                 config = pinned(config)
+            if launcher.numerics:
+                config = with_own_optimizer(config, problem)
             config = _resolved(launcher, config, is_replay=replay is not None)
             resumption: Resumption | None = None
             if config.resume is not None:

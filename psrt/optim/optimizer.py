@@ -7,6 +7,7 @@ that is split into shards and blocks, in any way, ends with the same bits as the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -14,6 +15,8 @@ import numpy as np
 
 from psrt.core.arrays import Vector
 from psrt.core.partition import Span, block_spans
+from psrt.optim.schedule import LearningRate
+from psrt.optim.table import OptimizerRow
 
 #: The most elements of one update. A block of parameters, one of gradients and one of scratch then
 #: take 768 KiB, and stay in a core's second-level cache from one pass over them to the next.
@@ -41,6 +44,23 @@ class Optimizer(Protocol):
             grad: the block of the gradient; never written.
             out: receives the block of the next parameters; may be ``theta``.
         """
+
+
+class RatedOptimizer(Optimizer, LearningRate, Protocol):
+    """An optimizer that sets its own learning rates: ``rate``, then ``begin``, with its result."""
+
+
+class OwnOptimizer(Protocol):
+    """What a problem brings if updates are not made by an optimizer of psrt."""
+
+    @property
+    def row(self) -> OptimizerRow:
+        """What the files of a run say of it; equal on all ranks."""
+        ...
+
+    def make(self, spans: Sequence[Span]) -> RatedOptimizer:
+        """Make one for some spans of the parameters, whose elements it has side by side."""
+        ...
 
 
 @lru_cache(maxsize=16)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from psrt.core.errors import ConfigError
 from psrt.optim.table import ScheduleRow
 
 #: Relative tolerance of progress.
 _HAIR = 1e-6
+
+
+class LearningRate(Protocol):
+    """What sets the learning rate of updates."""
+
+    def rate(self, progress: float) -> float:
+        """Return the rate at ``progress`` epochs, a fraction included."""
+        ...
 
 
 class Schedule:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from psrt.core.errors import ConfigError
 from psrt.rows.knobs import knob
 from psrt.rows.row import Row, Rows
-from psrt.rows.values import REAL, SWITCH, WHOLE
+from psrt.rows.values import REAL, SWITCH, TEXT, WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,14 @@ class OptimizerRow(Row):
     coasts: ClassVar[bool] = False
     #: The codec that it belongs to.
     codec: ClassVar[str | None] = None
+    #: Whether the problem makes it, and a scheduler of its own then sets its rates.
+    is_brought: ClassVar[bool] = False
+    scheduler: ClassVar[str | None] = None
+
+    @property
+    def called(self) -> str:
+        """What errors call it."""
+        return self.name
 
     def line(self) -> str:
         """Return a description in a few words."""
@@ -143,10 +152,48 @@ class DemoSgd(SignSgd):
     codec = "demo"
 
 
+@dataclass(frozen=True)
+class Torch(OptimizerRow):
+    """An optimizer of torch that the problem makes: what the files of a run say of it."""
+
+    name, summary, is_brought = "torch", "an optimizer of torch, which the problem makes", True
+    rule: str | None = knob(None, TEXT, "its class")
+    lr: float = knob(1.0, REAL, "largest rate of its groups", exclusive_min=0, max=1e6)  # type: ignore[misc]
+    options: str | None = knob(None, TEXT, "options of each of its groups")
+    scheduler: str | None = knob(None, TEXT, "what sets its rates, and when")  # type: ignore[misc]
+    vectors: int = knob(0, WHOLE, "number of vectors that it keeps", min=0)  # type: ignore[misc]
+    coasts: bool = knob(False, SWITCH, "whether what it keeps moves elements")  # type: ignore[misc]
+    decays: bool = knob(False, SWITCH, "whether it moves elements that never had a gradient")
+
+    @property
+    def called(self) -> str:
+        """What errors call it."""
+        return f"an optimizer of torch, {self.rule}"
+
+    def make(self, n: int, *, weight_decay: float = 0.0) -> Optimizer:
+        """Return a stand-in for no elements, where nothing is computed.
+
+        Raises:
+            ConfigError: if there are elements, which takes the problem's own optimizer.
+        """
+        if n:
+            raise ConfigError(f"--optimizer {self.name} needs a problem that makes it")
+        from psrt.optim.optimizer import block_scratch
+
+        found = Sgd().make(0)
+        found.state = {str(i): block_scratch(0) for i in range(self.vectors)}
+        return found
+
+    def moves_without(self, weight_decay: float, *, had_one: bool = True) -> str:
+        """Return what would move a parameter without a gradient; empty if nothing would."""
+        return super().moves_without(float(self.decays), had_one=had_one)
+
+
 #: Every optimizer by its name.
 OPTIMIZERS: Final = Rows("optimizer", "psrt.optimizers", OptimizerRow, (
     Sgd, Momentum, Nesterov, Adagrad, Adam, AdamW, SignSgd, DemoSgd,
 ))  # fmt: skip
+OPTIMIZERS.unlisted[Torch.name] = Torch()
 
 
 @dataclass(frozen=True)

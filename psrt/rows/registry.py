@@ -40,11 +40,15 @@ class Registry(Mapping[str, NamedT], Generic[NamedT]):
         """
         self.what, self.group, self.base = what, group, base
         self._rows = {row.name: row for row in rows}
+        #: Rows that files name and no user chooses: found by name, but in no list.
+        self.unlisted: dict[str, NamedT] = {}
         #: The names of psrt's own rows.
         self.own = tuple(self._rows)
         self._looked = False
 
     def __getitem__(self, name: str) -> NamedT:
+        if name in self.unlisted:
+            return self.unlisted[name]
         if name not in self._rows:
             self._look()
         return self._rows[name]

@@ -18,6 +18,7 @@ from psrt.checkpoint import Tree
 from psrt.codec.matrices import Matrix
 from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import CheckpointError, ConfigError
+from psrt.optim.optimizer import OwnOptimizer
 from psrt.runtime.checksum import fingerprint
 from psrt.runtime.named_arrays import NamedShape
 
@@ -181,6 +182,8 @@ class OwnLoop:
             self.state, self.load_state = self._state, self._load_state
             self._of_loop = state, load_state
         self.tensors, self.nothing = tensors, nothing
+        #: What makes the updates; None if the config's optimizer does.
+        self.own_optimizer: OwnOptimizer | None = None
         self._may_be_zero = may_be_zero
         #: Names of the arrays that had no gradient in the last step.
         self.without_gradient: Sequence[str] = ()

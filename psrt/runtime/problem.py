@@ -17,6 +17,7 @@ from psrt.data import BatchPlan, Dataset
 from psrt.model import MLP
 from psrt.model.chain import ChainLayer, SliceGroup
 from psrt.model.tensor import TensorSlice
+from psrt.optim.optimizer import OwnOptimizer
 from psrt.runtime.named_arrays import named_arrays
 from psrt.runtime.problem_rules import check_takes_samples, no_labels, not_labels, not_matrices
 
@@ -53,6 +54,9 @@ class Problem(Protocol):
     training is over; ``theta`` must not be used afterwards. In the first process, which evaluates
     and writes files, ``states`` has the result of each worker's ``state()``, by its number;
     elsewhere it is empty.
+
+    **Optimizer.** An attribute ``own_optimizer``, a ``psrt.optim.optimizer.OwnOptimizer``, makes
+    the updates instead of an optimizer of psrt, on every rank that has parameters to update.
 
     **Layers.** With the methods of a ``psrt.model.chain.Chain``, ``layers`` and ``loss``, the model
     can be split into stages that different ranks compute.
@@ -116,6 +120,12 @@ def gradient_spans(problem: Problem, n: int) -> tuple[Span, ...]:
             + ", ".join(f"[{start}, {stop})" for start, stop in spans)
         )
     return spans
+
+
+def own_optimizer(problem: Problem | None) -> OwnOptimizer | None:
+    """Return what makes a problem's updates; None if that is up to the config."""
+    found: OwnOptimizer | None = getattr(problem, "own_optimizer", None)
+    return found
 
 
 def problem_of_worker(problem: Problem, number: int) -> Problem:

@@ -14,8 +14,9 @@ import numpy as np
 
 from psrt.core.arrays import Vector
 from psrt.core.partition import Span, block_spans
-from psrt.optim import BLOCK, Optimizer, Schedule, StalenessRate
+from psrt.optim import BLOCK, Optimizer, StalenessRate
 from psrt.optim.merge import Merge
+from psrt.optim.schedule import LearningRate
 
 
 class Contribution(NamedTuple):
@@ -38,7 +39,7 @@ class Updater:
         self,
         n: int,
         optimizer: Optimizer,
-        schedule: Schedule,
+        schedule: LearningRate,
         *,
         rate: StalenessRate | None = None,
         merge: Merge | None = None,

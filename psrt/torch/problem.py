@@ -20,6 +20,7 @@ from psrt.data.keyed import Batch, KeyedBatches
 from psrt.torch.buffers import LOCAL, Buffers
 from psrt.torch.draws import DIGEST, EVALUATION, STEP, drawn_from
 from psrt.torch.gradient_parts import GradientParts
+from psrt.torch.optimizer import own_optimizer
 from psrt.torch.parameters import Parameters
 from psrt.torch.rules import check_loss, said
 from psrt.torch.samples import Samples, samples_of
@@ -63,6 +64,9 @@ class Problem(KeyedBatches):
         collate: Callable[[Any], Any] | None = None,
         labels: Any = None,
         weight: Callable[[Any], Any] | None = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        schedule_every: str | None = None,
     ) -> None:
         """Join a module and data.
 
@@ -85,6 +89,12 @@ class Problem(KeyedBatches):
                 test set: the number of terms in its mean loss, such as the tokens that are not
                 ignored. A whole number; a batch of weight 0 is left out. None takes the number of
                 samples.
+            optimizer: a ``torch.optim.Optimizer`` of the module's parameters, which makes the
+                updates wherever the mode makes them; it must be element-wise, as Adam is. None
+                takes that of the config. It is copied, state included, and not changed.
+            scheduler: a scheduler of torch that is bound to it, also copied; None has none.
+            schedule_every: when the scheduler steps: after each ``epoch`` of the worker whose
+                gradient is applied, the default, or after each ``update`` of the optimizer.
 
         Raises:
             ConfigError: if an argument is not as described.
@@ -100,6 +110,8 @@ class Problem(KeyedBatches):
         self._test = None if test is None else samples_of(test, "test", collate)
         self._labels = labels
         self._initial = self._parameters.values()
+        #: What makes the updates; None if the config's optimizer does.
+        self.own_optimizer = own_optimizer(self._parameters, optimizer, scheduler, schedule_every)
         self._initial_buffers = Buffers(module, buffers)
         self._buffers = self._initial_buffers.copy()
         self._parts = GradientParts(self._parameters)

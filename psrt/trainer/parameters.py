@@ -12,6 +12,7 @@ import numpy as np
 from psrt.codec.matrices import Matrix
 from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import ConfigError
+from psrt.optim.optimizer import OwnOptimizer
 from psrt.runtime.array_tree import ArrayTree, LastViews
 from psrt.runtime.checksum import digest
 from psrt.runtime.named_arrays import NamedShape
@@ -29,6 +30,8 @@ class Parameters(Protocol):
     in_place: bool
     #: State that is trained besides the parameters, such as running means; None if there is none.
     held: Held | None
+    #: What makes the updates; None if the config's optimizer does.
+    own_optimizer: OwnOptimizer | None
 
     def initial(self) -> Vector:
         """Return the (n,) float32 parameters to start from."""
@@ -83,7 +86,7 @@ class Parameters(Protocol):
         ...
 
 
-def parameters_of(given: Any, buffers: str | None = None) -> Parameters:
+def parameters_of(given: Any, buffers: str | None = None, **own: Any) -> Parameters:
     """Return the parameters in what the user has given.
 
     Args:
@@ -91,9 +94,10 @@ def parameters_of(given: Any, buffers: str | None = None) -> Parameters:
             dictionaries of them, and anything else that JAX treats as a tree; a torch module; or
             torch parameters.
         buffers: ``local`` or ``mean``, of a torch module; None takes ``local``.
+        own: the optimizer of torch that makes the updates, as ``psrt.torch.Problem`` takes it.
 
     Raises:
-        ConfigError: if it is anything else.
+        ConfigError: if it is anything else, or such an optimizer is given for it.
     """
     torch = sys.modules.get("torch")
     is_module = torch is not None and isinstance(given, torch.nn.Module)
@@ -105,14 +109,16 @@ def parameters_of(given: Any, buffers: str | None = None) -> Parameters:
         from psrt.trainer.torch_parameters import TorchParameters
 
         if is_module:
-            return TorchParameters(given, "local" if buffers is None else buffers)
+            return TorchParameters(given, "local" if buffers is None else buffers, **own)
         if isinstance(given, torch.nn.Parameter):
-            return TorchParameters([given])
+            return TorchParameters([given], **own)
         if isinstance(given, Iterator):
             given = list(given)
         is_list = isinstance(given, list | tuple) and bool(given)
         if is_list and all(isinstance(it, torch.nn.Parameter) for it in given):
-            return TorchParameters(given)
+            return TorchParameters(given, **own)
+    if any(it is not None for it in own.values()):
+        raise ConfigError(f"optimizer= is for torch parameters, got {type(given).__name__}")
     return TreeParameters(given)
 
 
@@ -121,6 +127,7 @@ class TreeParameters:
 
     in_place = False
     held: Held | None = None
+    own_optimizer: OwnOptimizer | None = None
 
     def __init__(self, tree: Any) -> None:
         """Read the leaves of ``tree``.

@@ -11,9 +11,11 @@ import torch
 from psrt.codec.matrices import Matrix
 from psrt.core.arrays import AnyArray, Vector
 from psrt.core.errors import ConfigError
+from psrt.optim.optimizer import OwnOptimizer
 from psrt.runtime.named_arrays import NamedShape
 from psrt.runtime.own_loop import Held, Writer
 from psrt.torch.buffers import LOCAL, Buffers
+from psrt.torch.optimizer import own_optimizer
 from psrt.torch.parameters import Parameters
 from psrt.torch.problem import modes_kept
 
@@ -24,13 +26,17 @@ class TorchParameters:
     in_place = True
 
     def __init__(
-        self, given: torch.nn.Module | Sequence[torch.nn.Parameter], buffers: str = LOCAL
+        self,
+        given: torch.nn.Module | Sequence[torch.nn.Parameter],
+        buffers: str = LOCAL,
+        **own: Any,
     ) -> None:
         """Find the parameters.
 
         Args:
             given: the module, or the list.
             buffers: of a module, as in ``psrt.torch.Problem``.
+            own: ``optimizer``, ``scheduler`` and ``schedule_every``, as there.
 
         Raises:
             ConfigError: if there are none, one is not float32, or they are on several devices.
@@ -40,6 +46,7 @@ class TorchParameters:
         self._module = given if is_module else torch.nn.ParameterList(given)
         self._parameters = Parameters(self._module)
         self._gradients = self._parameters.parts_of("gradients")
+        self.own_optimizer: OwnOptimizer | None = own_optimizer(self._parameters, **own)
         self._buffers = Buffers(self._module, buffers)
         self._buffers.hold()  # until the end: no other worker shares the module
         self.held: Held | None = self._buffers if is_module else None

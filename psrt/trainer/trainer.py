@@ -82,6 +82,9 @@ class Trainer:
         state: Callable[[], Any] | None = None,
         load_state: Callable[[Any], None] | None = None,
         buffers: str | None = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        schedule_every: str | None = None,
     ) -> None:
         """Set up; nothing starts before the ``with`` block is entered.
 
@@ -104,11 +107,22 @@ class Trainer:
             buffers: which buffers the trained module has: ``local``, those of worker 0, or
                 ``mean``, the mean over all workers; None takes ``local``. During training each
                 worker has its own.
+            optimizer: a ``torch.optim.Optimizer`` of the torch parameters, which makes the updates
+                instead of the config's; see ``psrt.torch.Problem``.
+            scheduler: of torch, bound to it; None has none. The loop steps neither of the two.
+            schedule_every: when the scheduler steps: after each ``epoch``, the default, or each
+                ``update``.
 
         Raises:
             ConfigError: if the parameters are anything else.
         """
-        self._given = parameters_of(parameters, buffers)
+        self._given = parameters_of(
+            parameters,
+            buffers,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            schedule_every=schedule_every,
+        )
         given = self._given
         self._loop = OwnLoop(
             given.initial,
@@ -122,6 +136,7 @@ class Trainer:
             nothing=self._words.nothing,
             may_be_zero=self._pushes,
         )
+        self._loop.own_optimizer = given.own_optimizer
         problem: Any = self._loop  # a problem that waits for its batches
         self._start = partial(any_job, config, problem, comm=comm, resume=resume, say=say)
         #: The suspended job of this rank, while it runs.

@@ -55,15 +55,32 @@ def parameters_of(module: Any) -> Any:
     return torch.cat([it.detach().reshape(-1) for it in module.parameters()]).numpy().copy()
 
 
-def trained_alone(module: Any, *, batch: int, epochs: int, lr: float, seed: int = 0) -> Any:
-    """Train by torch alone, on all samples of each global batch; return the parameters."""
+def trained_alone(
+    module: Any,
+    *,
+    batch: int,
+    epochs: int,
+    lr: float = 0.1,
+    seed: int = 0,
+    optimizer: Any = None,
+    after_epoch: Any = None,
+    after_update: Any = None,
+) -> Any:
+    """Train by torch alone, on all samples of each global batch; return the parameters.
+
+    Without an optimizer by plain SGD; ``after_epoch`` and ``after_update`` are schedulers.
+    """
     x, y = data()
     plan = BatchPlan(len(x), batch_size=batch, workers=1, seed=seed)
-    optimizer = torch.optim.SGD(module.parameters(), lr=lr)
+    optimizer = optimizer or torch.optim.SGD(module.parameters(), lr=lr)
     for epoch in range(epochs):
         for step in range(plan.steps_per_epoch):
             rows = torch.from_numpy(np.array(plan.indices(epoch, step, 0)))
             optimizer.zero_grad()
             loss(module, (x[rows], y[rows])).backward()
             optimizer.step()
+            if after_update is not None:
+                after_update.step()
+        if after_epoch is not None:
+            after_epoch.step()
     return parameters_of(module)

@@ -114,6 +114,8 @@ class Contract:
     behind: int = 0
     #: Whether a worker reads exactly a version; a codec of replies loses some of it.
     exact_reads: bool = True
+    #: The problem's scheduler of learning rates, of which a history has only the name.
+    scheduler: str | None = None
 
     @property
     def total_steps(self) -> float:
@@ -235,6 +237,7 @@ def contract_of(header: Header) -> Contract:
         framed=bool(header.knob("codec") and header.knob("codec_everywhere")),
         codes=bool(header.servers and (header.knob("codec") or header.knob("codec_reply"))),
         cut=header.knob("parallel") is not None,
+        scheduler=header.chosen("optimizer").scheduler,
         exact_reads=not (header.knob("codec_reply") and header.knob("codec_everywhere")),
         ahead=bool(mode.overlap)
         and (not header.simulated or bool(header.knob("inject")) or header.way is not None),

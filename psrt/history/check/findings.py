@@ -369,6 +369,12 @@ class Outcome:
         """Whether no rule was broken."""
         return self.violation is None
 
+    @property
+    def unchecked(self) -> dict[str, str]:
+        """Rule → why a history does not suffice to check it, or not everywhere."""
+        scheduler = self.contract.scheduler
+        return {RATES: f"set by the scheduler {scheduler}"} if scheduler else {}
+
     def lines(self) -> list[str]:
         """Return the report."""
         contract = self.contract
@@ -386,6 +392,7 @@ class Outcome:
         asked = {rule: f"{number:,}" for rule, number in self.checked.items() if number}
         width, wide = (max(map(len, column), default=0) for column in (asked, asked.values()))
         rows = [f"  {rule:{width}}  {n:>{wide}}  {RULES[rule]}" for rule, n in asked.items()]
+        rows += [f"  {rule}: not checked, {why}" for rule, why in self.unchecked.items()]
         return [head, *rows, "ok: nothing contradicts the contract of its mode"]
 
     def document(self) -> dict[str, Any]:
@@ -404,6 +411,7 @@ class Outcome:
             "events": self.events,
             "seconds": _finite(self.seconds),
             "checked": self.checked,
+            "unchecked": self.unchecked,
             "violation": violation,
         }
 

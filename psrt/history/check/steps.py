@@ -248,7 +248,7 @@ _FLOAT32_HAIR = 1.2e-7
 
 def _scheduled(header: Header) -> Schedule | None:
     """Return the learning rate of a run; None if its header does not have it."""
-    if header.knob("lr") is None:
+    if header.knob("lr") is None or header.chosen("optimizer").scheduler:
         return None
     return Schedule(
         header.chosen("schedule"),

@@ -55,6 +55,10 @@ ON_TRUST: Final = (
         "if the problem partitions its data itself",
     ),
     Trusted(
+        EVENTS, ("STEP.rate", "REDUCED.rate", "APPLY.rate"), "the rate, of which a header has "
+        "only the scheduler's name", "with a scheduler of torch",
+    ),
+    Trusted(
         EVENTS, ("MIXED.gap",), "the distance of two workers: both record the same",
         "in gossip by pairs",
     ),

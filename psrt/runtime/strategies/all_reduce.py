@@ -40,7 +40,7 @@ class AllReduce(Strategy):
     def __init__(
         self,
         port: Port,
-        updater: Callable[[int], Updater],
+        updater: Callable[[Sequence[Span]], Updater],
         *,
         algorithm: str,
         batch_size: int,
@@ -56,7 +56,7 @@ class AllReduce(Strategy):
 
         Args:
             port: of a job without servers.
-            updater: makes what takes the step, of that many elements, each on its owner.
+            updater: makes what takes the step, of spans of the parameters, each on its owner.
             algorithm: ``auto`` or the name of an all-reduce.
             batch_size: samples of a full batch: it has weight 1, so nothing needs scaling.
             spans: parts of the gradient in the order in which they become ready; without any, the
@@ -73,9 +73,9 @@ class AllReduce(Strategy):
         buckets = buckets_of(spans or whole, bucket_bytes)
         parts = [bucket.span for bucket in buckets]
         self._shares = shares = None if shard is None else shares_of(port, shard, algorithm, parts)
-        owned = n if shares is None else shares.size
+        owned = whole if shares is None else shares.owned
         #: The optimizer, of the elements that this worker owns.
-        self.updater = updater(owned if port.theta.size else 0)
+        self.updater = updater(owned if port.theta.size else ())
         vectors = len(self.updater.optimizer.state)
         self.memory = memory(None, n, workers=1, vectors=vectors)
         if shares is not None:

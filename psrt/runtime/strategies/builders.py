@@ -6,7 +6,7 @@ needs a row and a file, and no change here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol
@@ -95,8 +95,8 @@ class Ingredients:
     config: TrainConfig
     #: The model and data, or the worker's part of it.
     problem: Problem
-    #: Returns what takes optimizer steps on that many elements.
-    updater: Callable[[int], Updater]
+    #: Returns what takes optimizer steps on spans of the parameters, side by side.
+    updater: Callable[[Sequence[Span]], Updater]
     outer: Outer
     #: Of what is sent; None where it is sent as it is.
     codec: JobCodec | None = None
@@ -111,6 +111,10 @@ class Ingredients:
     topology: Topology | None = None
     #: What a worker that averages in pairs does when, in a replay.
     turns: Turns | None = None
+
+    def updater_of_all(self) -> Updater:
+        """Return what takes optimizer steps on all parameters, or on none without numerics."""
+        return self.updater((Span(0, self.port.theta.size),))
 
     @property
     def worker(self) -> int:
@@ -157,7 +161,7 @@ def build(of: Ingredients) -> Strategy:
 def serial(of: Ingredients) -> Strategy:
     """Build the strategy without communication."""
     # Not the role map's n: without numerics vectors are empty, and so is the optimizer's state.
-    return Serial(of.port, of.updater(of.port.theta.size), events=of.events)
+    return Serial(of.port, of.updater_of_all(), events=of.events)
 
 
 def pushing(of: Ingredients) -> PushPull:
@@ -276,7 +280,7 @@ def _of_copy(of: Ingredients) -> LocalSGD:
     landing = None if served is None else served.theta
     return LocalSGD(
         port,
-        of.updater(port.theta.size),
+        of.updater_of_all(),
         _for_all(of, Copy(port, of.problem.links, served), own, landing),
         averaging_period(config.scheme),
         is_paced=config.scheme.paces,
@@ -296,7 +300,7 @@ def _team(of: Ingredients) -> tuple[Team | None, Updater]:
     """Return this rank's part in its learner, if that has several, and what takes local steps."""
     port, config, role_map = of.team, of.config, of.port.role_map
     if port is None:
-        return None, of.updater(of.port.theta.size)
+        return None, of.updater_of_all()
     np.copyto(port.theta, of.port.theta)
     inner = AllReduce(
         port,
@@ -377,7 +381,7 @@ def _streaming(of: Ingredients, codec: JobCodec | None) -> StreamingSGD:
         codecs = [it for _ in fragments if (it := of.sum_codec(framed)) is not None]
     return StreamingSGD(
         port,
-        of.updater(n),
+        of.updater_of_all(),
         rule,
         fragment_period(mode),
         fragments,
@@ -409,7 +413,7 @@ def fragments_for(mode: Mode, problem: Problem, n: int) -> tuple[tuple[Span, ...
 def mixing(of: Ingredients) -> Gossip | PairGossip:
     """Build the strategy that mixes with neighbours on a graph."""
     config, port, codec, worker = of.config, of.port, of.codec, of.worker
-    topology, updater, events = of.topology, of.updater(of.port.theta.size), of.events
+    topology, updater, events = of.topology, of.updater_of_all(), of.events
     assert topology is not None, "a mode that mixes has one"
     mode = config.scheme
     if mode.variant == PAIRS:

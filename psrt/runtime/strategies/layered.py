@@ -43,7 +43,7 @@ class LayeredAllReduce(Strategy):
     def __init__(
         self,
         port: Port,
-        updater: Callable[[int], Updater],
+        updater: Callable[[Sequence[Span]], Updater],
         work: LayerWork | CutProblem,
         *,
         shard: Sharing,
@@ -59,7 +59,7 @@ class LayeredAllReduce(Strategy):
 
         Args:
             port: of a job without servers, with room for what this worker holds.
-            updater: makes what takes the step, of that many elements.
+            updater: makes what takes the step, of spans of the parameters.
             work: computes the layers: of the whole model, or of this worker's part.
             shard: what is divided among workers.
             algorithm: ``auto`` or the name of an all-reduce.
@@ -77,7 +77,7 @@ class LayeredAllReduce(Strategy):
         self._work: Any = work
         numerics = port.theta.size > 0
         #: The optimizer, of the elements that this worker owns.
-        self.updater = updater(shares.size if numerics else 0)
+        self.updater = updater(shares.owned if numerics else ())
         self.memory = shares.memory(port.role_map.n, len(self.updater.optimizer.state))
         self._keeps_parts = shard is Sharing.PARAMETERS
         self.whole = not self._keeps_parts

@@ -54,6 +54,8 @@ def _told(run: RunFolder, outcome: Outcome) -> Iterator[Part]:
         return
     text = "The history agrees with the guarantees of its mode"
     yield Note(f"{text}: {outcome.contract}, {plural(outcome.events, 'event')}.", "good")
+    for name, why in outcome.unchecked.items():
+        yield Note(f"{name}: not checked, {why}.", "missing")
     rows = [(name, RULES[name], f"{count:,}") for name, count in outcome.checked.items() if count]
     caption = f"{plural(len(rows), 'rule')} and how often each was checked"
     yield Table(rows, ("rule", "what holds", "times"), caption, folded=True)

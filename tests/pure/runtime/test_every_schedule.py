@@ -51,7 +51,8 @@ def all_reduce(algorithm, samples, spans=()):
         any(given[clock] for given in samples if clock < len(given)) for clock in range(rounds)
     )
 
-    def updater(n):
+    def updater(spans):
+        n = sum(span.size for span in spans)
         return Updater(n, Sgd().make(n), Schedule(Always(), 1.0, epochs=9))
 
     async def role(port):

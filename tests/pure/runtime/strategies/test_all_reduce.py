@@ -29,7 +29,8 @@ def raise_on_all(size, role, n=4):
 
 
 def strategy(port, lr=1.0, **knobs):
-    def updater(n):
+    def updater(spans):
+        n = sum(span.size for span in spans)
         return Updater(n, Sgd().make(n), Schedule(Always(), lr, epochs=9))
 
     return AllReduce(port, updater, **{"algorithm": "ring", "batch_size": 4, **knobs})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def fault_of(
         return f"unknown operation {op!r}, expected one of {', '.join(OPS)}"
     if op is not ABSENT and not OPS[op].takes(buf.dtype):
         return f"{op} is for integers, got {buf.dtype}"
-    if root is not ABSENT and not (isinstance(root, (int, np.integer)) and 0 <= root < size):
+    if root is not ABSENT and not _is_below(size, root):
         return f"root {root} is not a rank from 0 to {size - 1}"
     if not (isinstance(algorithm, str) and algorithm in ALL_REDUCES):
         return f"unknown algorithm {algorithm!r}, expected one of {', '.join(ALL_REDUCES)}"
@@ -81,6 +82,47 @@ def fault_of_blocks(buf: AnyArray, out: Any, *, size: int) -> str:
             "rows first, as in the array to send"
         )
     return "out shares memory with the array to send" if np.may_share_memory(buf, out) else ""
+
+
+def fault_of_message(
+    buf: AnyArray, peer: Any, tag: Any, *, size: int, tags: int, sends: bool
+) -> str:
+    """Return what is wrong with the arguments of a message; empty if nothing is.
+
+    Args:
+        buf: the array, as the user passed it.
+        peer: the other rank; None for any, where a message is received.
+        tag: of the message.
+        size: the number of ranks.
+        tags: the number of tags.
+        sends: whether the array is sent, and so only read.
+    """
+    wrong = fault_of(buf, ABSENT, AUTO, ABSENT, size=size, in_place=not sends)
+    if wrong:
+        return wrong
+    if (peer is not None or sends) and not _is_below(size, peer):
+        return f"{peer} is not a rank from 0 to {size - 1}"
+    return "" if _is_below(tags, tag) else f"tag {tag} is not a number from 0 to {tags - 1}"
+
+
+def fault_of_group(ranks: Sequence[Any], *, rank: int, size: int) -> str:
+    """Return what is wrong with the ranks of a group; empty if nothing is.
+
+    Args:
+        ranks: the ranks, as the user passed them.
+        rank: this rank.
+        size: the number of ranks of the communicator.
+    """
+    wrong = next((it for it in ranks if not _is_below(size, it)), None)
+    if wrong is not None:
+        return f"{wrong} is not a rank from 0 to {size - 1}"
+    if len(set(ranks)) < len(ranks):
+        return "a rank is in it twice"
+    return "" if rank in ranks else "only its members make it, and this rank is none"
+
+
+def _is_below(end: int, number: Any) -> bool:
+    return isinstance(number, int | np.integer) and bool(0 <= number < end)
 
 
 def kind_and_lengths(

@@ -15,8 +15,8 @@ from psrt.collective.analysis.choose import Choice
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.collective.registry import AUTO
 from psrt.core.arrays import AnyArray
-from psrt.core.errors import TransportError
-from psrt.mpi.arguments import kind_and_lengths
+from psrt.core.errors import ConfigError, TransportError
+from psrt.mpi.arguments import fault_of_group, kind_and_lengths
 from psrt.mpi.call_cache import CallCache
 from psrt.mpi.nonblocking import NonblockingCalls
 from psrt.mpi.repeated_sums import RepeatedSums
@@ -93,6 +93,12 @@ class Communicator(NonblockingCalls, RepeatedSums):
 
         ranks = world() if comm is None else comm
         self._timeout_s = timeout_s
+        self._for_groups: dict[str, Any] = {
+            "timeout_s": timeout_s,
+            "busy_timeout_s": busy_timeout_s,
+            "machine_costs": machine_costs,
+            "host": host,
+        }
         before = known(ranks)
         excuse = () if before is None else (before.busy_until,)
         meet(ranks, timeout_s, "the other ranks to make a communicator", *excuse)
@@ -129,7 +135,7 @@ class Communicator(NonblockingCalls, RepeatedSums):
         assert self._company is not None, "only communicators with a company look"
         text = self._company.late(self._members, self._timeout_s)
         if text:
-            raise TransportError(f"{text}; this rank waits in {self._executor.matcher.latest()}")
+            raise TransportError(f"{text}; this rank waits {self._executor.doing()}")
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> AnyArray:
         """Return a new array of zeros that the ranks of this host can see; collective.
@@ -311,6 +317,37 @@ class Communicator(NonblockingCalls, RepeatedSums):
         """
         self._calls.find("all_to_all", buf, out=out).run()
         return buf if out is None else out
+
+    def group(self, ranks: Sequence[int], name: str = "") -> Communicator:
+        """Make a communicator of some of these ranks; collective among them only.
+
+        It has the deadlines of this one. Rank i of it is ``ranks[i]``; errors name ranks by their
+        number in the first communicator.
+
+        Args:
+            ranks: the members, this rank among them; the same list on each. A rank that is in two
+                groups makes them in the same order as the others in both.
+            name: what tells groups of the same ranks apart.
+
+        Raises:
+            ConfigError: if ``ranks`` are not valid.
+            ProtocolError: if the members make different groups.
+            TransportError: if one of them does not take part within the deadline.
+        """
+        from psrt.mpi.subgroup import subgroup
+
+        ranks = list(ranks)
+        wrong = fault_of_group(ranks, rank=self.rank, size=self.size)
+        if self._calls.closed or wrong:
+            why = "the communicator is closed" if self._calls.closed else wrong
+            raise ConfigError(f"rank {self._executor.name}: group({ranks}): {why}")
+        self._executor.check()
+        comm = subgroup(self._executor, ranks, name, self._timeout_s)
+        names = [self._fabric.names[rank] for rank in ranks]
+        try:
+            return Communicator(comm, names=names, **self._for_groups)
+        finally:
+            comm.Free()
 
     def choice(self, nbytes: int, dtype: npt.DTypeLike = np.float32, op: str = "sum") -> Choice:
         """Return the all-reduce that ``auto`` picks, with the predictions and the reason.

@@ -1,4 +1,4 @@
-"""The non-blocking collectives of ``Communicator``."""
+"""The non-blocking collectives and messages of ``Communicator``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from psrt.core.arrays import AnyArray
+from psrt.core.errors import ConfigError
 from psrt.core.partition import even_spans
-from psrt.mpi.arguments import ABSENT, stored
+from psrt.mpi.arguments import ABSENT, fault_of_message, stored
 
 if TYPE_CHECKING:
     from psrt.mpi.call_cache import CallCache
@@ -81,6 +82,57 @@ class NonblockingCalls:
         Neither array may be used until it is done.
         """
         return self._begin("all_to_all_async", buf, out=out)
+
+    def send_async(self, buf: AnyArray, dest: int, tag: int = 0) -> Work:
+        """Start to send an array to one rank; only the two take part.
+
+        It is complete once ``buf`` may change, which for a long array is when the other rank
+        receives it. Messages between two ranks with the same tag arrive in the order of their
+        starts. Several may be in progress, in both directions.
+
+        Args:
+            buf: contiguous, of any type that ``empty`` takes; must not change until it is done.
+            dest: the rank that receives it.
+            tag: 0 or more; a message goes to a receive with the same tag.
+
+        Returns:
+            A handle as of ``all_reduce_async``; ``wait`` has the same deadline.
+
+        Raises:
+            ConfigError: if the arguments are not valid.
+        """
+        return self._begin_message("send_async", buf, dest, tag)
+
+    def recv_async(self, buf: AnyArray, source: int | None = None, tag: int = 0) -> Work:
+        """Start to fill an array with what one rank sends by ``send_async``.
+
+        Args:
+            buf: contiguous and writeable; must not be used until it is done.
+            source: the rank that sends it; None takes the next message of any rank.
+            tag: of the message.
+
+        Returns:
+            A handle as of ``all_reduce_async``; its ``result`` is the rank that sent the message.
+
+        Raises:
+            ConfigError: if the arguments are not valid.
+            ProtocolError: from ``test`` or ``wait``, if the message has another number of bytes
+                than ``buf``, or its sender has left; the communicator cannot be used afterwards.
+        """
+        return self._begin_message("recv_async", buf, source, tag)
+
+    def _begin_message(self, call: str, buf: AnyArray, peer: int | None, tag: int) -> Work:
+        messages = self._executor.messages
+        wrong = fault_of_message(
+            buf, peer, tag, size=self.size, tags=messages.most_tag, sends=call == "send_async"
+        )
+        if self._calls.closed or wrong:
+            why = "the communicator is closed" if self._calls.closed else wrong
+            raise ConfigError(f"rank {self._executor.name}: {call}({peer}, {tag}): {why}")
+        self._executor.check()
+        if call == "send_async" and peer is not None:
+            return self._executor.start(messages.send(stored(buf), peer, tag), buf)
+        return self._executor.start(messages.receive(stored(buf), peer, tag))
 
     def _begin(
         self,

@@ -15,6 +15,9 @@ from psrt.transport.coded_sum import SumCodec, SumPart
 class Work(Protocol):
     """A non-blocking call."""
 
+    #: What the call returns, once it is complete.
+    result: Any
+
     def test(self) -> bool:
         """Make progress on it; return whether it is complete."""
 
@@ -71,3 +74,12 @@ class Communicator(Protocol):
 
     def broadcast(self, buf: AnyArray, root: int = 0) -> AnyArray:
         """Fill an array with the array of rank ``root``."""
+
+    def send_async(self, buf: AnyArray, dest: int, tag: int = 0) -> Work:
+        """Start to send an array to one rank."""
+
+    def recv_async(self, buf: AnyArray, source: int | None = None, tag: int = 0) -> Work:
+        """Start to fill an array with what one rank, or any, sends."""
+
+    def group(self, ranks: Sequence[int], name: str = "") -> Communicator:
+        """Return a communicator of some of the ranks."""

@@ -36,6 +36,7 @@ from psrt.mpi.collectives.slots import (
     clear_words,
 )
 from psrt.mpi.fabric import Fabric
+from psrt.mpi.point_to_point import PointToPoint
 
 #: Polls before a wait sets up its state, with a core for every rank: most collectives of a few
 #: kilobytes end within them.
@@ -90,7 +91,14 @@ class CollectiveExecutor:
         fabric.node.Barrier()
         self._wakes = fabric.wakeup.works
         self._names = fabric.names
+        #: This rank's number in messages.
+        self.name = fabric.names[fabric.comm.rank]
         self.matcher = CallMatcher(self._comm, self._names)
+        # Collectives of the library never meet messages on the same communicator.
+        #: The messages between two ranks.
+        self.messages = PointToPoint(self._library, self.matcher, self._names)
+        #: What this rank waits for, or has waited for last.
+        self._plan: Plan | _Meet | None = None
         self._while_idle, self._lost = while_idle, lost
         self._oversubscribed = self.layout.oversubscribed
         self._backoff = fabric.backoff(
@@ -288,6 +296,7 @@ class CollectiveExecutor:
             for _ in range(_QUICK_POLLS):
                 if ready():
                     return
+        self._plan = plan
         self.matcher.wait_begins()
         backoff = self._backoff
         # This rank starts no other call while it waits, so one look-up is enough.
@@ -308,11 +317,21 @@ class CollectiveExecutor:
 
     def _waiting_for(self, plan: Plan | _Meet) -> str:
         """Name the ranks waited for, and those that may be the cause."""
-        text = f"{plan.waiting_for()} in {self.matcher.latest()}"
+        call = f" in {self.matcher.latest()}" if plan.is_call else ""
+        text = f"{plan.waiting_for()}{call}"
         if lost := self._lost():
             return f"{text}; {lost}"
+        if not plan.is_call:
+            return text
         silent = [self._names[rank] for rank in self.matcher.silent()]
         return f"{text}; {name_ranks(silent)} did not announce this call" if silent else text
+
+    def doing(self) -> str:
+        """Say what this rank waits for, in words that follow "waits"."""
+        plan = self._plan
+        if plan is None or plan.is_call:
+            return f"in {self.matcher.latest()}"
+        return f"for {plan.waiting_for()}"
 
     def _idle(self) -> None:
         self._while_idle()
@@ -373,6 +392,9 @@ class CollectiveExecutor:
             self.meet("close()")
         self.matcher.drain()
         _open.remove(self)
+        self.poll_active()
+        if self._active:  # a send that nobody has received: MPI may still read its array
+            _wrecks.append(self)
         self._library.Free()
 
 
@@ -414,8 +436,9 @@ class Work:
         while not self.done and self._ready():
             try:
                 self._ready = next(self._run)
-            except StopIteration:
+            except StopIteration as end:
                 self.done = True
+                self.result = self.result if end.value is None else end.value
                 self._executor.count(self.plan)
         return self.done
 
@@ -425,6 +448,7 @@ class _Meet:
 
     polls = True
     spins = False
+    is_call = True
 
     def __init__(self, signature: str) -> None:
         self._signature = signature

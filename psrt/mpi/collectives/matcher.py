@@ -61,6 +61,8 @@ class CallMatcher:
         self._heard = [0] * comm.size
         #: The newest call whose signature each rank has sent.
         self._newest = [0] * comm.size
+        #: The ranks that make no more calls: since when this rank knows it, and the reason.
+        self.gone: dict[int, tuple[float, str]] = {}
         self._waiting_since = 0.0
         self._next_look = 0.0
 
@@ -188,12 +190,14 @@ class CallMatcher:
                 self._requests.append(self._comm.Isend([data, MPI.BYTE], rank, CALL))
 
     def _compare(self, source: int, number: int, kind: bytes, text: str) -> None:
+        who, me = self._names[source], self._names[self._comm.rank]
+        if kind == _FAREWELL:
+            self.gone.setdefault(source, (time.monotonic(), f"rank {who} left with {text}"))
         if number > self.number:
             self._early.append((source, number, kind, text))
             return
-        who, me = self._names[source], self._names[self._comm.rank]
         if kind == _FAREWELL:
-            raise LeftError(f"rank {who} left with {text}")
+            raise LeftError(self.gone[source][1])
         mine = self.signatures[number % MEMORY]
         refused = number in self.refused
         alike = refused if kind == _REFUSAL else text == _cut(mine).decode(errors="replace")

@@ -11,8 +11,9 @@ import numpy as np
 
 from psrt.mpi.collectives.slots import Barrier, Progress, Ready, SyncSlot
 
-#: One execution: yields functions that must return True before it continues.
-Run: TypeAlias = Generator[Ready, None, None]
+#: One execution: yields functions that must return True before it continues. What it returns, if
+#: anything, is the result of its ``Work``.
+Run: TypeAlias = Generator[Ready, None, Any]
 
 
 class Plan:
@@ -26,6 +27,8 @@ class Plan:
     polls: bool = False
     #: Whether that progresses only while it is polled, so that a sleep would delay all ranks.
     spins: bool = False
+    #: Whether it is part of a call that all ranks make, and not a message between two.
+    is_call: bool = True
 
     def run(self) -> Run:
         """Run it, once."""

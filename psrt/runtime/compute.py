@@ -143,7 +143,7 @@ class Compute:
             return {}
 
     def evaluate(self, theta: Vector) -> dict[str, float]:
-        """Return figures of the whole model's parameters (n,), for whoever wants to see them."""
+        """Return figures of the whole model's parameters (n,); show them to the hooks."""
         found = evaluate(self.whole, theta)
         if self.watched is not None:
             self.watched(theta)

@@ -40,7 +40,7 @@ KEYS = (
     "parameters_sha256", "updates", "dropped", "torn", "staleness", "skew_max", "skew", "waiting",
     "missing", "clock_spread_max", "bytes_sent", "bytes_received", "frame_bytes", "framed_bytes",
     "averages", "graph_averages", "cut_bytes_sent", "cut_bytes_received", "model_cut",
-    "memory", "test_figures", "stopped", "environment",
+    "memory", "stopped", "test_figures", "environment",
 )  # fmt: skip
 #: What a worker may wait for: the last one without servers, the others with servers.
 _CAUSES = ("for_workers", "for_server", "for_messages", "for_reduce")

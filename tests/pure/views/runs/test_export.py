@@ -152,7 +152,7 @@ def test_what_would_be_shown_twice_or_lacks_its_package_is_refused(tmp_path, cap
         (["csv", "{}/run", "--to", "x"], "--to has no effect with csv: use -o FILE"),
         (["tensorboard", "{}/run", "--to", "{}/run/config.toml"],
          "cannot write {}/run/config.toml/run: Not a directory"),
-        (["cvs", "{}/run"], "format must be one of csv, tensorboard, got 'cvs'"),
+        (["cvs", "{}/run"], "format must be one of csv, svg, tensorboard, got 'cvs'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_is_one_line(words, line, tmp_path, capsys):

@@ -67,7 +67,7 @@ def curves(runs: Sequence[str | Path], x: str, y: str, *, each: bool = False) ->
             f"--y {y}: no such column{did_you_mean(y, known)}; expected one of {', '.join(known)}"
         )
     if len(found) > STYLES:
-        raise ConfigError(f"{len(found)} curves, of which at most {STYLES} can be told apart")
+        raise ConfigError(f"{len(found)} curves; at most {STYLES} can be distinguished")
     return found
 
 

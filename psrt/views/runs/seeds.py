@@ -58,7 +58,7 @@ def _name(named: Sequence[tuple[str, RunFolder]]) -> str:
 
 
 def mean_of(values: Sequence[Any]) -> Any:
-    """Return the mean of a group's values; what is no number, if it is equal in all; else None.
+    """Return the mean of numbers; of other values the one that all have; else None.
 
     >>> mean_of([1.0, 2.0]), mean_of(["a", "a"]), mean_of(["a", "b"]), mean_of([1.0, None])
     (1.5, 'a', None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -82,6 +83,13 @@ def test_what_is_no_sweep_is_refused_in_a_line(file, case):
         members(file(text), ["train", "--batch-size", "4"])
     assert str(raised.value).startswith(said)
     assert "\n" not in str(raised.value)
+
+
+def test_the_file_of_the_page_is_the_one_in_apps():
+    root = Path(__file__).parents[3]
+    text = (root / "apps/rates.toml").read_text()
+    assert f"```text\n{text}```\n" in (root / "docs/launch.md").read_text()
+    assert len(members(str(root / "apps/rates.toml"), ["train"])) == 4
 
 
 def checked(words):

@@ -109,7 +109,7 @@ def test_what_cannot_be_drawn_is_a_line(runs, case, capsys):
     assert capsys.readouterr().err.startswith(f"psrt: error: {said}")
 
 
-def test_more_curves_than_can_be_told_apart_are_refused(tmp_path):
+def test_more_curves_than_can_be_distinguished_are_refused(tmp_path):
     runs = [of_seed(tmp_path / f"{i}", 1, [1.0], mode=f"{i}") for i in range(1, 23)]
-    with pytest.raises(ConfigError, match="22 curves, of which at most 21 can be told apart"):
+    with pytest.raises(ConfigError, match="22 curves; at most 21 can be distinguished"):
         curves(runs, "seconds", "loss")

@@ -10,6 +10,7 @@ them needs MPI before a job on several ranks begins:
 - ``run``: trains, on all ranks of an MPI job or alone; returns a ``Run`` with its ``Summary`` and
   its list of ``Record``;
 - ``Trainer``: the same in your own training loop, for numpy, torch and JAX;
+- ``Epoch``: what ``on_epoch`` of these two gets after each epoch;
 - ``ParameterServer``: named arrays on servers, pushed to and pulled from;
 - ``Problem``: the protocol for a model and data of your own;
 - ``Communicator``: all-reduce and its like on numpy arrays, without a trainer;
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         ReplayError,
         TransportError,
     )
+    from psrt.job.hooks import Epoch
     from psrt.job.local import run
     from psrt.job.recorded import recorded_config
     from psrt.job.result import Run
@@ -118,6 +120,7 @@ __all__ = [
     "Demo",
     "Dgc",
     "DivergedError",
+    "Epoch",
     "Float4E3M0",
     "Float8E4M3",
     "Float8E5M2",
@@ -193,6 +196,7 @@ _HOME = {
         "psrt.core.errors",
     ),
     "Communicator": "psrt.mpi.communicator",
+    "Epoch": "psrt.job.hooks",
     "load": "psrt.report.model_file",
     "recorded_config": "psrt.job.recorded",
     "run": "psrt.job.local",

@@ -13,7 +13,9 @@ _DESCRIPTION = """\
 Compare runs by the files in their folders. Prints a line for each run: the knobs that differ, the
 results, and their difference from the baseline, which is the first run unless --baseline names
 another. For a run that has not finished, the last line of its metrics counts. Also prints which
-machines and versions differ and, if the runs were recorded, which data."""
+machines and versions differ and, if the runs were recorded, which data.
+
+Runs that differ only in their seed are one line: mean ± standard deviation."""
 
 
 def compare_parser() -> FlagParser:
@@ -28,6 +30,13 @@ def compare_parser() -> FlagParser:
         help="sort runs by a figure or knob, such as seconds, accuracy or lr; --sort=-accuracy "
         "sorts in descending order; with --target also by 'time to target'",
     )  # fmt: skip
+    parser.add_argument(
+        "--rank", metavar="NAME",
+        help="put the best run first, by a figure such as accuracy, 'test loss' or seconds",
+    )  # fmt: skip
+    parser.add_argument(
+        "--each", action="store_true", help="show each run, also if only the seed differs"
+    )
     parser.add_argument("--baseline", metavar="RUN", help="compare with this run (the first one)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -45,7 +54,14 @@ def main(argv: Sequence[str]) -> int:
     from psrt.report.strict_json import dumps
     from psrt.views.runs.comparison import compare  # numpy only now: --help needs none
 
-    found = compare(given.runs, target, sort=given.sort, baseline=given.baseline)
+    found = compare(
+        given.runs,
+        target,
+        sort=given.sort,
+        rank=given.rank,
+        baseline=given.baseline,
+        each=given.each,
+    )
     say(dumps(found.document()) if given.json else "\n".join(found.lines()))
     return 0
 

@@ -76,6 +76,7 @@ Slurm allocation. Prints the command line on stderr, and runs it.
   psrt launch -n 4 my_training.py --lr 0.1
   psrt launch -n 4 -m my_package.training
   psrt launch --hostfile my-hosts train
+  psrt launch -n 4 --sweep rates.toml train --epochs 5
   psrt launch --restarts 3 -- mpirun -n 4 python -m psrt train --out runs/long \\
     --checkpoint-every 50 --resume auto
 
@@ -178,6 +179,12 @@ def launch_parser() -> FlagParser:
         help="with --elastic, fewest workers to resume with (default: 1)",
     )
     add(
+        "--sweep",
+        metavar="FILE",
+        help="run train or a script once for each choice of knobs in a TOML file, one after the "
+        "other, each with an --out of its own; those that are done are left out",
+    )
+    add(
         "--verbose",
         action="store_true",
         help="show mpirun's own messages when ranks end; psrt prints the reason in any case",
@@ -203,17 +210,7 @@ def main(argv: Sequence[str]) -> int:
             f"no command given, expected one of {', '.join(_ON_RANKS)}, a Python script, or -m "
             "and a module; see psrt launch --help"
         )
-    if given.workers is not None:
-        given.ranks = str(_ranks_of(given, rest))
-    if given.restarts is not None:
-        if given.stdin:
-            raise ConfigError("--stdin has no effect with --restarts: input can be read only once")
-        ended = _supervised(given, rest)
-    else:
-        for flag in ("elastic", "min_workers"):
-            if getattr(given, flag):
-                raise ConfigError(f"--{flag.replace('_', '-')} has no effect without --restarts")
-        ended = _once(given, rest)
+    ended = _run(given, rest) if given.sweep is None else _swept(given, rest)
     if ended is None:
         return 0
     if ended.killed is not None:
@@ -221,6 +218,44 @@ def main(argv: Sequence[str]) -> int:
     if ended.asked is not None and ended.status:
         raise KeyboardInterrupt(ended.asked)
     return ended.status
+
+
+def _run(given: argparse.Namespace, rest: list[str]) -> Ended | None:
+    """Run a job to its end; None with ``--dry-run``, which only shows the line."""
+    given = _with_ranks(given, rest)
+    if given.restarts is not None:
+        if given.stdin:
+            raise ConfigError("--stdin has no effect with --restarts: input can be read only once")
+        return _supervised(given, rest)
+    for flag in ("elastic", "min_workers"):
+        if getattr(given, flag):
+            raise ConfigError(f"--{flag.replace('_', '-')} has no effect without --restarts")
+    return _once(given, rest)
+
+
+def _with_ranks(given: argparse.Namespace, rest: Sequence[str]) -> argparse.Namespace:
+    """Return the flags with the number of ranks, if that of workers is given."""
+    if given.workers is None:
+        return given
+    return argparse.Namespace(**{**vars(given), "ranks": str(_ranks_of(given, rest))})
+
+
+def _swept(given: argparse.Namespace, rest: list[str]) -> Ended | None:
+    """Run the jobs of ``--sweep``, one after the other; see ``psrt.cli.sweep``."""
+    from psrt.cli.sweep import members, sweep
+
+    if given.stdin:
+        raise ConfigError("--stdin has no effect with --sweep: input can be read only once")
+    if rest[0] in _ON_RANKS[1:] or _HELP & set(rest):
+        raise ConfigError(f"--sweep needs train, or a script that takes --out, got {rest[0]}")
+
+    def check(words: list[str]) -> TrainConfig | None:
+        one = _with_ranks(given, words)
+        of_rank, is_ours = _of_rank(words)
+        line = _line(one, of_rank, is_ours, _hosts(one))
+        return _check(of_rank[2:], line.ranks, spreads=_spreads(one)) if is_ours else None
+
+    return sweep(members(given.sweep, rest), check, lambda words: _run(given, words), _tell)
 
 
 def _once(given: argparse.Namespace, rest: list[str]) -> Ended | None:
@@ -479,8 +514,11 @@ def _survives(flags: Sequence[str]) -> bool:
         return False
 
 
-def _check(words: Sequence[str], ranks: int, *, spreads: bool) -> None:
+def _check(words: Sequence[str], ranks: int, *, spreads: bool) -> TrainConfig | None:
     """Check a command of psrt before ranks are started, as far as possible in this process.
+
+    Returns:
+        The config of ``train``, resolved, if this process can know it.
 
     Raises:
         ConfigError: if it is not valid for that number of ranks.
@@ -490,10 +528,11 @@ def _check(words: Sequence[str], ranks: int, *, spreads: bool) -> None:
     if command == "train":
         given = train_parser().parse(flags)
         if not (spreads and any(hasattr(given, it) for it in _FILES)):
-            resolve(config_of(given), ranks=ranks)
+            return resolve(config_of(given), ranks=ranks)
     elif command in _ON_RANKS:
         module = importlib.import_module(f"psrt.cli.{command}")
         getattr(module, f"{command}_parser")().parse(flags)
+    return None
 
 
 def _ranks_of(given: argparse.Namespace, rest: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import zip_longest
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 #: Merges the values of one figure on two ranks.
 Merge = Callable[[Any, Any], Any]
@@ -313,6 +313,17 @@ class Sketch(NamedTuple):
     clock: int
     #: Numbers of the sketch, as float64; see ``history.folds.sketch``.
     numbers: bytes
+
+
+class Evaluated(NamedTuple):
+    """Worker 0 → rank 0: the model whose figures its next report has, if anybody wants it."""
+
+    #: What ``model.safetensors`` would contain; empty without numerics.
+    data: bytes
+
+
+#: What workers send to rank 0 outside of the training traffic.
+Sent: TypeAlias = Report | Sketch | Evaluated
 
 
 def merged_columns(workers: Iterable[Sequence[float]]) -> dict[str, float]:

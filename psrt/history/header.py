@@ -100,6 +100,8 @@ class Header:
     crashes: tuple[int, ...] = ()
     #: Pairs of an epoch and the dead workers that get no samples from then on, one per change.
     left_out: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    #: By worker, the clock at which it left, if the run was stopped early; else empty.
+    stopped: tuple[int, ...] = ()
     #: With a split model: by cell, slices changing fastest, its own values of ``OF_CELL``; see
     #: ``of_cell``. Empty if each worker has the whole model.
     cells: tuple[dict[str, Any], ...] = ()
@@ -137,7 +139,8 @@ class Header:
         """
         if number == len(self.cells):
             return self._of_servers()
-        cell = dataclasses.replace(self, **self.cells[number], cells=())
+        stopped = self.stopped[number :: len(self.cells)]
+        cell = dataclasses.replace(self, **self.cells[number], cells=(), stopped=stopped)
         cell._check()
         if self.config.get("servers") is None:
             return cell
@@ -172,6 +175,7 @@ class Header:
         return dataclasses.replace(
             self,
             workers=self.workers[:: len(self.cells)],
+            stopped=self.stopped[:: len(self.cells)],
             files=tuple(name for name in self.files if name not in its),
             cells=(),
         )
@@ -218,6 +222,7 @@ class Header:
             raise ConfigError(f"of format {version!r}{whose}; this psrt reads {FORMAT}")
         if values.pop(_SUM, None) != _crc(values):
             raise ConfigError("damaged: its checksum does not match its fields")
+        values.setdefault("stopped", [])  # an older psrt stopped no run
         known = {item.name: item for item in dataclasses.fields(cls)}
         missing = [name for name in known if name not in values]
         if missing:
@@ -281,7 +286,11 @@ class Header:
             raise ConfigError("has clocks that are not a host and three times each")
         if not all(len(_rows(it)) == 2 for it in self.left_out):
             raise ConfigError("has workers left out that are not an epoch and worker numbers")
-        whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes]
+        if self.stopped and len(self.stopped) != len(self.workers):
+            raise ConfigError(
+                f"has {len(self.workers)} workers, and {len(self.stopped)} that stopped"
+            )
+        whole = [self.n, *self.workers, *self.servers, *self.hosts, *self.crashes, *self.stopped]
         for epoch, gone in self.left_out:
             whole += [epoch, *_rows(gone)]
         whole += [number for it in self.matrices for number in _rows(it)]

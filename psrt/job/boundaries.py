@@ -89,6 +89,12 @@ class Boundaries:
                 raise OutputError(f"no agreement on a step to save within {self._timeout_s:g} s")
             return cuts.due(step, saved)
 
+    def has_agreed(self) -> bool:
+        """Return whether anything was decided; never waits."""
+        with self._changed:
+            self._tend()
+            return bool(self._cuts.agreed)
+
     def call(self, step: int, last: int) -> int:
         """Return the checkpoint that workers park for next, as ``Params.cut``; 0 for none.
 

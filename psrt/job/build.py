@@ -313,6 +313,7 @@ def worker_role(
     turns: Turns | None = None,
     members: Callable[[int], Awaitable[Sequence[int]]] | None = None,
     team: Port | None = None,
+    steps: int | None = None,
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -332,6 +333,7 @@ def worker_role(
         turns: in a replay of gossip by pairs, when the worker did what.
         members: returns the workers that share an epoch's samples; None for always all.
         team: this worker's second port, if it has one; see ``Launcher.teams``.
+        steps: after which a replay ends it, as a run that was stopped; None: by the config.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -366,7 +368,7 @@ def worker_role(
             sketch_every=config.consensus_every or 0,
             beside=team,
         ),
-        length=length_of(config),
+        length=length_of(config, steps),
         clip_norm=config.clip_norm,
         no_gradient=NoGradient(config, len(port.role_map.workers)),
         dealt=None if deal is None else partial(_dealt, deal, worker),
@@ -384,12 +386,10 @@ def _dealt(
     return deal.among(members).batches(worker, epoch)
 
 
-def length_of(config: TrainConfig) -> Length:
-    """Return the length of a worker's training, by a resolved config."""
-    return Length(
-        math.inf if config.epochs is None else config.epochs,
-        math.inf if config.steps is None else config.steps,
-    )
+def length_of(config: TrainConfig, steps: int | None = None) -> Length:
+    """Return the length of a worker's training, by a resolved config, and the steps of a replay."""
+    known = (math.inf if it is None else it for it in (config.steps, steps))
+    return Length(math.inf if config.epochs is None else config.epochs, min(known))
 
 
 def _delays(config: TrainConfig, worker: int) -> Delays | None:

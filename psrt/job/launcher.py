@@ -24,7 +24,7 @@ from psrt.config import TrainConfig
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, OutputError
 from psrt.core.progress import PROGRESS
-from psrt.core.stats import Report, Sketch, Stats
+from psrt.core.stats import Sent, Stats
 from psrt.data import Deal
 from psrt.faults import Member
 from psrt.faults.watcher import Watcher
@@ -101,7 +101,7 @@ class Launcher(ABC):
     #: At the first process after ``final_theta``, if the workers end with different parameters.
     mean: Mean | None = None
     #: Called at the first process with every report of a worker.
-    on_report: Callable[[Report | Sketch], None] = staticmethod(lambda _: None)
+    on_report: Callable[[Sent], None] = staticmethod(lambda _: None)
     #: Called at the first process with the number of a worker that died.
     on_crash: Callable[[int], None] = staticmethod(lambda _: None)
 

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from psrt.config import TrainConfig
 from psrt.job.cut import Cut
+from psrt.job.hooks import Epoch, Hooks
 from psrt.job.launcher import Launcher, Roles
 from psrt.job.result import Run, Say
 from psrt.job.session import job
@@ -32,6 +33,8 @@ def run(
     comm: MPI.Comm | None = None,
     resume: str | PathLike[str] | None = None,
     say: Say | None = None,
+    on_record: Callable[[dict[str, Any]], object] | None = None,
+    on_epoch: Callable[[Epoch], object] | None = None,
 ) -> Run | None:
     """Train in the mode that ``config`` names; every rank of the job calls this.
 
@@ -42,6 +45,8 @@ def run(
             launcher.
         resume: as ``config.resume``: the run or checkpoint to resume, or ``auto``.
         say: called with each line meant for the user, at rank 0; None prints nothing.
+        on_record: called at rank 0 with each new line of ``metrics.jsonl``, as a dictionary.
+        on_epoch: called at rank 0 with each ``Epoch`` that worker 0 has evaluated.
 
     Returns:
         The result at rank 0, None elsewhere.
@@ -51,9 +56,11 @@ def run(
         OutputError: on every rank, if a file could not be written at the end, as on a full disk;
             the others were written, and the error's ``run`` is the result at rank 0.
 
-    Any other error on any rank is printed once and ends the whole job.
+    Any other error on any rank is printed once and ends the whole job. What ``on_record`` or
+    ``on_epoch`` raises is printed at once and raised at rank 0 when the result is written.
     """
-    return drive(any_job(config, problem, comm=comm, resume=resume, say=say))
+    hooks = Hooks(on_record, on_epoch)
+    return drive(any_job(config, problem, comm=comm, resume=resume, say=say, hooks=hooks))
 
 
 async def any_job(
@@ -63,6 +70,7 @@ async def any_job(
     comm: MPI.Comm | None,
     resume: str | PathLike[str] | None,
     say: Say | None,
+    hooks: Hooks,
 ) -> Run | None:
     """Train as ``run``, over MPI if there are several ranks."""
     check_config(config)
@@ -75,8 +83,11 @@ async def any_job(
     if comm is not None and comm.size > 1:
         from psrt.job.mpi import job_over_mpi
 
-        return await job_over_mpi(comm, config, problem, say=say)
-    return await job(LocalLauncher(), config, problem, say=say)
+        run = await job_over_mpi(comm, config, problem, say=say, hooks=hooks)
+    else:
+        run = await job(LocalLauncher(), config, problem, say=say, hooks=hooks)
+    hooks.ended(run)
+    return run
 
 
 class LocalLauncher(Launcher):

@@ -24,6 +24,7 @@ from psrt.history.replay import COLUMNS
 from psrt.job.build import theta_memory
 from psrt.job.cells import number_of, place_of
 from psrt.job.cut import Cut
+from psrt.job.hooks import Hooks
 from psrt.job.launcher import HandedOut, Launcher, Roles
 from psrt.job.replay import Replay
 from psrt.job.result import Run, Say
@@ -74,6 +75,7 @@ async def job_over_mpi(
     *,
     role: str | None = None,
     say: Say | None = None,
+    hooks: Hooks | None = None,
 ) -> Run | None:
     """Train on the ranks of ``comm``, at least two; collective.
 
@@ -83,6 +85,7 @@ async def job_over_mpi(
         problem: the model and data to train; None takes the config's own MLP and data set.
         role: ``server`` or ``worker`` if the launcher assigns roles (MPMD), else None.
         say: called with each line meant for the user, at rank 0.
+        hooks: see the run, at rank 0.
 
     Returns:
         The result at rank 0, None elsewhere.
@@ -93,7 +96,8 @@ async def job_over_mpi(
     known = {} if callable(config) else {"timeout_s": config.timeout_s}
     with watched(comm, **known) as monitor:
         try:
-            return await job(MpiLauncher(comm, role, monitor), config, problem, say=say)
+            launcher = MpiLauncher(comm, role, monitor)
+            return await job(launcher, config, problem, say=say, hooks=hooks)
         except PsrtError as error:
             print_once(error)
             raise

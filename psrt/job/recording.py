@@ -17,6 +17,7 @@ import numpy as np
 
 from psrt.config import to_toml
 from psrt.core.errors import ConfigError, OutputError, PsrtError, line_of, status_of
+from psrt.core.stats import Stats
 from psrt.faults.parent import parent_of_this
 from psrt.faults.vitals import HERE, nothing, unnoted
 from psrt.history import EventLog, Header
@@ -24,6 +25,7 @@ from psrt.history.folder import FOLDER, mark_of, write_header
 from psrt.history.folds.record import Record
 from psrt.history.log import Owner
 from psrt.history.reading import kept_of, read_header
+from psrt.job.hooks import Hooks
 from psrt.job.last_events import LastEvents
 from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.provenance import cell_fields, history_header
@@ -46,7 +48,7 @@ class Recording:
     A context manager: a run that fails or is interrupted leaves a history marked unfinished.
     """
 
-    def __init__(self, launcher: Launcher, setup: Setup, say: Say) -> None:
+    def __init__(self, launcher: Launcher, setup: Setup, say: Say, hooks: Hooks) -> None:
         """Make the folder, and open this process's files in it.
 
         Raises:
@@ -107,6 +109,8 @@ class Recording:
                         say=say,
                         progress=launcher.several,
                         earlier=earlier,
+                        on_record=hooks.record,
+                        on_report=hooks.report,
                     )
         except BaseException:
             self._undo()
@@ -374,6 +378,20 @@ class Recording:
         except OutputError as error:
             return [error]
         return []
+
+    def stopped_at(self, stats: Sequence[Stats], failed: list[OutputError]) -> None:
+        """Record in the header where each worker ended, if the run was stopped early.
+
+        Args:
+            stats: of all ranks.
+            failed: an error of writing is added.
+        """
+        workers = sorted((it for it in stats if it.worker >= 0), key=lambda it: it.worker)
+        if self._header is not None:
+            try:
+                self._amend(stopped=tuple(it.steps for it in workers))
+            except OutputError as error:
+                failed.append(error)
 
     def _amend(self, **fields: Any) -> None:
         """Write the header again, with what became known during the run.

@@ -16,7 +16,9 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from weakref import proxy
 
 import numpy as np
 
@@ -40,6 +42,7 @@ from psrt.job.cut import Cut, cut_problem, say_cut
 from psrt.job.final import final_theta
 from psrt.job.giving_back import give_back
 from psrt.job.gossip import say_hosts
+from psrt.job.hooks import Hooks, Stops
 from psrt.job.launcher import HandedOut, Launcher, Roles
 from psrt.job.problems import data_hint, deal_text, loss_hint
 from psrt.job.recording import Recording
@@ -56,6 +59,7 @@ from psrt.job.result import (
     table_of,
 )
 from psrt.job.resuming import CONTROL
+from psrt.job.saving import Saver
 from psrt.job.setup import Setup, set_up
 from psrt.report.environment import ended, environment
 from psrt.report.files import MODEL
@@ -72,6 +76,9 @@ from psrt.transport import drive
 from psrt.transport.port import CONTROL as CONTROL_VALUES
 from psrt.transport.port import Port
 
+#: What may stop a run early, as its summary says.
+ON_EPOCH = "on_epoch"
+
 
 def run_job(
     launcher: Launcher,
@@ -80,9 +87,10 @@ def run_job(
     *,
     say: Say | None = None,
     log: EventLog | None = None,
+    hooks: Hooks | None = None,
 ) -> Run | None:
     """Train to the end, as ``job``."""
-    return drive(job(launcher, config, problem, say=say, log=log))
+    return drive(job(launcher, config, problem, say=say, log=log, hooks=hooks))
 
 
 async def job(
@@ -92,6 +100,7 @@ async def job(
     *,
     say: Say | None = None,
     log: EventLog | None = None,
+    hooks: Hooks | None = None,
 ) -> Run | None:
     """Train; every process of the job calls this.
 
@@ -103,6 +112,7 @@ async def job(
         problem: the model and data to train; None takes the config's own.
         say: called with each line meant for the user, at the first process.
         log: records the events instead of files of the run; the caller closes it.
+        hooks: see the run, at the first process.
 
     Returns:
         The result at the first process, None elsewhere.
@@ -110,16 +120,23 @@ async def job(
     Raises:
         PsrtError: the same on every rank, if the job cannot be run.
     """
-    return await _Session(launcher, set_up(launcher, config, problem), say or silent, log).run()
+    setup = set_up(launcher, config, problem)
+    return await _Session(launcher, setup, say or silent, log, hooks or Hooks()).run()
 
 
 class _Session:
     """One process's part in a job."""
 
     def __init__(
-        self, launcher: Launcher, setup: Setup, say: Say, log: EventLog | None = None
+        self, launcher: Launcher, setup: Setup, say: Say, log: EventLog | None, hooks: Hooks
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
+        self._hooks = hooks
+        #: Whether they see what is evaluated; and what ends this process's workers when they ask.
+        self._watches = False
+        self._stops: Stops | None = None
+        #: What has stopped the run early, as in the summary, at the first process.
+        self._stopped = ""
         self._sequencers: list[Sequencer | PairSequencer] = []
         #: By rank, the second ports of workers, see ``Launcher.teams``.
         self._teams: Mapping[int, Port] = {}
@@ -136,7 +153,7 @@ class _Session:
         if setup.config.scheme.has_teams or setup.config.has_whole_servers:
             self._teams = launcher.teams(setup)
         self._check_sums(self._teams or ports)
-        recording = Recording(launcher, setup, self._say)
+        recording = Recording(launcher, setup, self._say, self._hooks)
         try:
             return await self._recorded(ports, recording)
         except BaseException as error:
@@ -172,6 +189,7 @@ class _Session:
                 if saver is not None:
                     saver.check()
             was_stopped = False
+            self._watch(roles, saver)
             if saver is not None:
                 saver.begin()
             training = Training(setup.config, launcher, roles, recorder)
@@ -187,6 +205,8 @@ class _Session:
                 was_stopped = any(launcher.tell_first("stops" if saver.stops else ""))
                 with launcher.agree():  # all have finished
                     saver.close()
+            self._note_stop(roles)
+            was_stopped &= not self._hooks.asked  # whose stop is no interruption
             for sequencer in self._sequencers:
                 with self._late():
                     sequencer.finish()
@@ -201,6 +221,39 @@ class _Session:
         launcher.close()
         self._judge(result)
         return result
+
+    def _watch(self, roles: Roles, saver: Saver | None) -> None:
+        """Show the hooks at the first process what is evaluated, and let them stop; collective."""
+        hooks = self._hooks
+        self._watches = hooks.begin(self._launcher)
+        if not self._watches:
+            return
+        workers = [it for it in roles.values() if isinstance(it, Worker)]
+        for worker in workers:
+            worker.show_evaluated()
+        if self._setup.config.replay is not None:
+            return  # it ends where the recorded run did
+        if saver is not None:
+            hooks.may_stop(partial(saver.boundaries.ask, stop=True))
+            return
+        self._stops = Stops(self._launcher, self._setup, next(iter(roles)))
+        hooks.may_stop(partial(self._stops.boundaries.ask, stop=True))
+        for worker in workers:
+            worker.ends = partial(self._stops.are_over, proxy(worker))
+
+    def _note_stop(self, roles: Roles) -> None:
+        """Find out whether a hook has stopped the run early; collective, after training."""
+        launcher, replay = self._launcher, self._setup.replay
+        is_early = replay is not None and bool(replay.header.stopped)
+        if self._watches:
+            mine = any(isinstance(it, Worker) and it.has_stopped for it in roles.values())
+            told = any(launcher.tell_first("early" if mine else ""))
+            is_early |= self._hooks.asked and told
+        if self._stops is not None:
+            with launcher.agree():
+                pass  # until all have finished, each answers the others
+            self._stops.boundaries.close()
+        self._stopped = ON_EPOCH if is_early else ""
 
     def _check_sums(self, ports: Mapping[int, Port]) -> None:
         """Check, before anything is written, that the workers can sum as configured."""
@@ -242,7 +295,10 @@ class _Session:
             with launcher.agree():
                 held.load_state(from_text(begun))
         handed: Mapping[int, HandedOut] = {}
+        stopped: Sequence[int] = ()
         if config.replay is not None:
+            replay = setup.replay
+            stopped = json.loads(launcher.share(json.dumps(replay and replay.header.stopped)))
             handed = launcher.hand_out(setup.replay, setup.role_map, setup.cut)
         links = {} if setup.cut is None else launcher.links(setup, setup.cut)
         of_teams: str | None = None
@@ -265,7 +321,7 @@ class _Session:
                     np.copyto(port.theta, initial)
                 problem = setup.problem
                 assert problem is not None
-                worker = role_map.worker_of(port.rank)
+                worker, whole = role_map.worker_of(port.rank), setup.role_map.worker_of(rank)
                 if setup.cut is not None:
                     problem = cut_problem(
                         config,
@@ -284,7 +340,7 @@ class _Session:
                     port,
                     config,
                     problem,
-                    number=setup.role_map.worker_of(rank),
+                    number=whole,
                     log=log,
                     control_algorithm=control_algorithm,
                     codec=setup.codec_at(rank),
@@ -293,6 +349,7 @@ class _Session:
                     turns=turns,
                     members=launcher.members if config.survive else None,
                     team=self._teams.get(rank),
+                    steps=stopped[whole or 0] if stopped else None,
                 )
                 if role_map.held_theta is not None:
                     trainer.strategy.load(initial)
@@ -465,10 +522,12 @@ class _Session:
                 died=launcher.died,
                 missing=missing,
             )
-            summary = replace(summary, environment=ended(self._environment))
+            summary = replace(summary, stopped=self._stopped, environment=ended(self._environment))
             result = Run(summary, theta.copy(), tuple(recorder.records))
         if result is not None and self._is_whole:
             with self._late(spoils=False):
+                if self._stopped:
+                    recording.stopped_at(stats, failed)
                 self._publish(result, recording, failed)
         elif folder is not None and (folder.path / MODEL).exists():
             self._say(f"the parameters at the end are in {folder.given / MODEL}")
@@ -491,6 +550,8 @@ class _Session:
             failed += recording.leave_out([it.rank for it in result.summary.missing])
             keep(result, folder, launcher.files(), failed)
         self._say("")
+        if self._stopped:
+            self._say(f"stopped by {self._stopped}, after {result.summary.steps} steps")
         self._say(table_of(result.summary, self._setup.config, folder))
         for line in launcher.remarks(result.summary):
             self._say(line)

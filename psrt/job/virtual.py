@@ -25,11 +25,12 @@ from psrt.config.resolve import mode_of, servers_of
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, CrashError, TransportError
 from psrt.core.partition import Span
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Report, Sent
 from psrt.data import Deal
 from psrt.history import EventLog
 from psrt.history.folder import rank_file
 from psrt.job.cut import Cut
+from psrt.job.hooks import Epoch, Hooks
 from psrt.job.launcher import Launcher, Roles, shard_servers
 from psrt.job.problems import timing_problem
 from psrt.job.recorded import recorded_header
@@ -94,6 +95,8 @@ def simulate(
     hosts: Sequence[int] = (),
     log: EventLog | None = None,
     say: Say | None = None,
+    on_record: Callable[[dict[str, Any]], object] | None = None,
+    on_epoch: Callable[[Epoch], object] | None = None,
 ) -> SimulatedRun:
     """Train in virtual time.
 
@@ -113,6 +116,8 @@ def simulate(
             and is that of hosts; messages inside a host take no time.
         log: records the events of all ranks instead of a file of the run; the caller closes it.
         say: called with each line meant for the user.
+        on_record: as in ``psrt.run``.
+        on_epoch: as in ``psrt.run``; it takes no virtual time.
 
     Raises:
         ConfigError: as for a real run.
@@ -121,12 +126,14 @@ def simulate(
         ReplayError: if a replay ends with parameters other than the recorded ones.
     """
     check_config(config)
+    hooks = Hooks(on_record, on_epoch)
     launcher = VirtualLauncher(
         workers, seed=seed, costs=costs, world=world, numerics=numerics,
         parameters=parameters, crashes=crashes, faults=faults, hosts=hosts,
     )  # fmt: skip
-    run = run_job(launcher, config, problem, say=say, log=log)
+    run = run_job(launcher, config, problem, say=say, log=log, hooks=hooks)
     assert run is not None
+    hooks.ended(run)
     return launcher.result(run)
 
 
@@ -438,8 +445,8 @@ class VirtualLauncher(Launcher):
     def _note(self, struck: Fault) -> None:
         self.faults = [it for it in self.faults if it is not struck]
 
-    def _hear(self, report: Report | Sketch) -> None:
-        if isinstance(report, Sketch):
+    def _hear(self, report: Sent) -> None:
+        if not isinstance(report, Report):
             self.on_report(report)
             return
         self._reports.append(report)

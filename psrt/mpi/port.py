@@ -22,7 +22,7 @@ from psrt.core.arrays import Bytes, Vector
 from psrt.core.messages import Leave, Message
 from psrt.core.partition import Span
 from psrt.core.sharding import Sharing
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Sent
 from psrt.faults.vitals import HERE
 from psrt.mpi.collectives.executor import CollectiveExecutor
 from psrt.mpi.collectives.reductions import Reductions
@@ -50,6 +50,8 @@ from psrt.transport.port import (
 )
 
 T = TypeVar("T")
+#: Messages after which a rank that never waits looks for reports.
+_UNREAD = 256
 #: Where the user sets the deadline.
 _KNOB = "--timeout-s"
 
@@ -97,6 +99,8 @@ class MpiPort:
     _executor: CollectiveExecutor | None = None
     _reductions: Reductions | None = None
     _gone: frozenset[int] = frozenset()
+    #: The number of messages received.
+    _received = 0
     #: Whether no rank receives messages any more.
     _ends = False
 
@@ -292,6 +296,9 @@ class MpiPort:
         while (message := poll()) is None:
             backoff.pause(self.waiting_for)
         backoff.end()
+        self._received += 1
+        if not self._received % _UNREAD:  # a busy server is never idle, see ``_while_idle``
+            self._reports.take()
         return message
 
     async def receive_by(self, by: float) -> Message | None:
@@ -368,17 +375,17 @@ class MpiPort:
         assert self._reductions is not None, "sums over workers are for modes without servers"
         return self._reductions
 
-    def report(self, report: Report | Sketch) -> None:
+    def report(self, report: Sent) -> None:
         """Send ``report`` to rank 0, outside of the training traffic; never waits."""
         self._reports.send(report)
 
     @property
-    def on_report(self) -> Callable[[Report | Sketch], None]:
+    def on_report(self) -> Callable[[Sent], None]:
         """Receives the reports at rank 0."""
         return self._reports.on_report
 
     @on_report.setter
-    def on_report(self, take: Callable[[Report | Sketch], None]) -> None:
+    def on_report(self, take: Callable[[Sent], None]) -> None:
         self._reports.on_report = take
 
     def take_reports(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 
 from mpi4py import MPI
 
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Sent
 from psrt.mpi.lost import acknowledge, is_of_the_dead
 from psrt.mpi.tags import REPORT
 from psrt.transport.frames import decode_report, encode_report
@@ -23,11 +23,11 @@ class Reports:
         #: reads.
         self._out: list[tuple[MPI.Request, bytes]] = []
         #: Receives the reports at rank 0.
-        self.on_report: Callable[[Report | Sketch], None] = lambda _: None
+        self.on_report: Callable[[Sent], None] = lambda _: None
         #: Ranks whose reports are no longer taken.
         self.ignored: Container[int] = ()
 
-    def send(self, report: Report | Sketch) -> None:
+    def send(self, report: Sent) -> None:
         """Send a report; never waits."""
         if self._is_first:
             self.take()

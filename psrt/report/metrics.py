@@ -35,13 +35,18 @@ class MetricsFile:
 
     def write(self, record: Record) -> None:
         """Append ``record`` as one line of JSON; nan and infinities become null."""
-        values = dataclasses.asdict(record)
-        self._file.write(dumps(values | values.pop("more")) + "\n")
+        self._file.write(line_of(record) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def line_of(record: Record) -> str:
+    """Return a record as a line of JSON; nan and infinities become null."""
+    values = dataclasses.asdict(record)
+    return dumps(values | values.pop("more"))
 
 
 def read_metrics(path: str | PathLike[str]) -> list[dict[str, Any]]:

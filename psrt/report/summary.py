@@ -179,6 +179,8 @@ class Summary:
     model_cut: ModelCut | None = None
     #: Memory of a worker's vectors, each the largest of all workers; None if it is not counted.
     memory: Memory | None = None
+    #: What stopped the run before all of its steps were taken, ``on_epoch``; empty if nothing did.
+    stopped: str = ""
     #: Further figures of ``evaluate`` for the final parameters, by name.
     test_figures: dict[str, float | None] = field(default_factory=dict)
     #: When, where and by what it was made; see ``report.environment``. It is not compared: runs on
@@ -208,6 +210,7 @@ class Summary:
                 "missing": tuple(Missing(**it) for it in values["missing"]),
             }
             found = values.setdefault("test_figures", {})
+            values.setdefault("stopped", "")
             if not all(it is None or type(it) in (int, float) for it in {**found}.values()):
                 raise TypeError
             if values["averages"] is not None:

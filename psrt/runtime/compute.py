@@ -57,6 +57,8 @@ class Compute:
         #: An error of the evaluation after the last step, which must neither end the training of
         #: others nor lose the result; raised at the end.
         self.late_error: Exception | None = None
+        #: Called with the parameters (n,) that were evaluated; None if nobody wants them.
+        self.watched: Callable[[Vector], None] | None = None
 
     async def batches(
         self, place: int, among: int, epoch: int, own: tuple[Sequence[Any], ...]
@@ -133,12 +135,19 @@ class Compute:
     async def figures(self, theta: Vector, *, last: bool) -> dict[str, float]:
         """Return figures of the parameters (n,); none if that fails after the ``last`` step."""
         try:
-            return await self._port.aside(evaluate, self._problem, theta)
+            return await self._port.aside(self.evaluate, theta)
         except Exception as error:
             if not last:
                 raise
             self.late_error = error
             return {}
+
+    def evaluate(self, theta: Vector) -> dict[str, float]:
+        """Return figures of the whole model's parameters (n,); show them to the hooks."""
+        found = evaluate(self.whole, theta)
+        if self.watched is not None:
+            self.watched(theta)
+        return found
 
 
 class LoopCompute(Compute):
@@ -216,7 +225,19 @@ class CutCompute(Compute):
 
     async def figures(self, theta: Vector, *, last: bool) -> dict[str, float]:
         """Evaluate the whole model, at its first cell."""
-        return await self._cut.figures(theta)
+        return await self._cut.figures(theta, self.evaluate)
+
+
+def packed(problem: Any, theta: Vector) -> bytes:
+    """Return what ``model.safetensors`` would contain of parameters (n,); empty without any."""
+    from safetensors.numpy import save  # not needed without a hook
+
+    if not theta.size:
+        return b""
+    tensors = getattr(problem, "tensors", None)
+    named = tensors(theta) if callable(tensors) else {"theta": theta}
+    # The format requires C order; safetensors would write a strided view's memory unchanged.
+    return save({name: np.asarray(it, order="C") for name, it in named.items()})
 
 
 def compute_of(port: Port, problem: Problem) -> Compute:

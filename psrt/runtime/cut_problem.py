@@ -32,7 +32,7 @@ from psrt.pipeline.step import (
 from psrt.runtime.checksum import checksum
 from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.problem import Problem
-from psrt.runtime.problem_rules import check_only_read, evaluate, tensor_with
+from psrt.runtime.problem_rules import check_only_read, tensor_with
 from psrt.transport.stage_links import Channel, StageLinks
 
 Ready = Callable[[int], None]
@@ -215,10 +215,12 @@ class CutProblem:
 
     # --- with the other stages ------------------------------------------------------------------
 
-    async def figures(self, theta: Vector) -> dict[str, float]:
+    async def figures(
+        self, theta: Vector, evaluate: Callable[[Vector], dict[str, float]]
+    ) -> dict[str, float]:
         """Evaluate the whole model, at its first cell; the others have no figures."""
         whole = await self.links.gather(theta)
-        return {} if whole is None else evaluate(self.whole, whole)
+        return {} if whole is None else evaluate(whole)
 
     async def gradient(
         self, theta: Vector, batch: Any, out: Vector, ready: Ready | None = None, *, clock: int = 0

@@ -13,10 +13,10 @@ import numpy as np
 from psrt.checkpoint import Tree, restore, state_of
 from psrt.core.arrays import ReadOnly, Vector
 from psrt.core.errors import CheckpointError, DivergedError, FencedError
-from psrt.core.stats import Stats
+from psrt.core.stats import Evaluated, Stats
 from psrt.optim import clip_factor, square_sum
 from psrt.runtime.checksum import fingerprint
-from psrt.runtime.compute import CutCompute, compute_of
+from psrt.runtime.compute import CutCompute, compute_of, packed
 from psrt.runtime.cut_problem import CutProblem
 from psrt.runtime.delays import Delays
 from psrt.runtime.length import Length, share_of
@@ -41,6 +41,10 @@ from psrt.transport.port import Port, ThetaMemory, gradient_of
 
 #: What is behind the last batch.
 _END = object()
+
+
+def _never() -> bool:
+    return False
 
 
 class Worker:
@@ -156,8 +160,12 @@ class Worker:
         #: workers reach that clock, and nothing is in flight. Returns whether the run ends there,
         #: for all of them. None costs nothing.
         self.at_boundary: Callable[[int], Awaitable[bool]] | None = None
+        #: Called after each step; returns whether it is the last one before the run's own end.
+        self.ends: Callable[[], bool] = _never
         #: Whether the run ends there.
         self._stops = False
+        #: Whether that was before all steps were taken.
+        self.has_stopped = False
         #: Whether it had left before the checkpoint that this run resumes from.
         self.has_left = False
         #: Bytes of the messages that say so, while a worker that has left is saved.
@@ -223,6 +231,13 @@ class Worker:
         self.collected = self._port.bytes_sent - before
         await self._report(self._model(theta), epoch_end=True, last=True)
         return self.meter
+
+    def show_evaluated(self) -> None:
+        """Send each model that is evaluated to rank 0, before its figures."""
+        self.compute.watched = weakly(self._show)
+
+    def _show(self, theta: Vector) -> None:
+        self._port.report(Evaluated(packed(self.compute.whole, theta)))
 
     def state(self) -> Tree:
         """Return what a checkpoint keeps of this worker; its arrays are those in use.
@@ -304,7 +319,10 @@ class Worker:
         return theta if self.strategy.model is None else self.strategy.model
 
     def _finished(self, progress: float) -> bool:
-        return self._stops or self._length.reached(self.clock, progress)
+        if self._length.reached(self.clock, progress):
+            return True
+        self.has_stopped |= self._stops
+        return self._stops
 
     async def _batches(self, epoch: int) -> Iterable[Any] | OwnBatches:
         """Return this worker's batches of an epoch.
@@ -360,10 +378,10 @@ class Worker:
             self.meter.look(self.clock, self._port.theta)
             await self._step(batch, progress)
             self._taken = index + 1
-            if not drains and self.at_boundary is not None and self.strategy.at_cut:
-                await self._boundary()
-        if drains and not empty and self.at_boundary is not None and self.strategy.at_cut:
-            await self._boundary()
+            if not drains:
+                await self._pause()
+        if drains and not empty:
+            await self._pause()
         # With a limit of steps only, a worker without data would otherwise never stop.
         return not (empty and self._length.epochs == math.inf)
 
@@ -386,6 +404,12 @@ class Worker:
     def versions(self) -> Sequence[int]:
         """By shard, the version of the parameters that it has; empty without servers."""
         return self.strategy.versions
+
+    async def _pause(self) -> None:
+        """Between two steps, with no batch in flight, save what is due and look for the end."""
+        if self.at_boundary is not None and self.strategy.at_cut:
+            await self._boundary()
+        self._stops |= self.ends()
 
     async def _boundary(self, clock: int | None = None) -> None:
         """Save what this worker has if it is time, where that is part of a cut.

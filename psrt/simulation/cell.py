@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from psrt.codec.times import FrameTimes
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Sent
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.port import VirtualPort
 from psrt.simulation.rendezvous import RendezvousTable
@@ -58,7 +58,7 @@ class SimulatedCell:
         """What frames cost."""
         return self.job.frames
 
-    def on_report(self, report: Report | Sketch) -> None:
+    def on_report(self, report: Sent) -> None:
         """Forward a report to the job."""
         self.job.on_report(report)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from psrt.core.arrays import AnyArray, Bytes, Vector
 from psrt.core.messages import Leave, Message, Mix, Params, Push
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Sent
 from psrt.simulation.collective_port import CollectivePort, suspend
 from psrt.simulation.network import Channel
 from psrt.transport.frames import FRAME_BYTES
@@ -381,6 +381,6 @@ class VirtualPort(CollectivePort):
             await suspend()
             self.waiting_for = before
 
-    def report(self, report: Report | Sketch) -> None:
+    def report(self, report: Sent) -> None:
         """Hand ``report`` to the simulator."""
         self.world.on_report(report)

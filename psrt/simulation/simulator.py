@@ -17,7 +17,7 @@ from psrt.codec.times import FrameTimes
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.core.errors import ConfigError
 from psrt.core.messages import Leave
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Sent
 from psrt.simulation.cell import SimulatedCell
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.event_queue import Action
@@ -81,7 +81,7 @@ class Simulator(Scheduler):
         self.on_crash: Callable[[int], None] = lambda _: None
         self.on_missed: Callable[[int], None] = lambda _: None
         #: Called with every report that reaches rank 0.
-        self.on_report: Callable[[Report | Sketch], None] = lambda _: None
+        self.on_report: Callable[[Sent], None] = lambda _: None
         #: The costs of frames; None where no frames are sent, or where they take no time.
         self.frames: FrameTimes | None = None
         #: The sums without messages, by key.

@@ -19,6 +19,7 @@ import numpy as np
 from psrt.config import TrainConfig
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
+from psrt.job.hooks import Epoch, Hooks
 from psrt.job.local import any_job
 from psrt.job.result import Run, Say
 from psrt.runtime.own_loop import Ending, Next, OwnBatch, OwnLoop
@@ -85,6 +86,8 @@ class Trainer:
         optimizer: Any = None,
         scheduler: Any = None,
         schedule_every: str | None = None,
+        on_record: Callable[[dict[str, Any]], object] | None = None,
+        on_epoch: Callable[[Epoch], object] | None = None,
     ) -> None:
         """Set up; nothing starts before the ``with`` block is entered.
 
@@ -112,9 +115,11 @@ class Trainer:
             scheduler: of torch, bound to it; None has none. The loop steps neither of the two.
             schedule_every: when the scheduler steps: after each ``epoch``, the default, or each
                 ``update``.
+            on_record: as in ``psrt.run``.
+            on_epoch: as in ``psrt.run``.
 
         Raises:
-            ConfigError: if the parameters are anything else.
+            ConfigError: if the parameters are anything else, or a hook cannot be called.
         """
         self._given = parameters_of(
             parameters,
@@ -138,7 +143,10 @@ class Trainer:
         )
         self._loop.own_optimizer = given.own_optimizer
         problem: Any = self._loop  # a problem that waits for its batches
-        self._start = partial(any_job, config, problem, comm=comm, resume=resume, say=say)
+        hooks = Hooks(on_record, on_epoch)
+        self._start = partial(
+            any_job, config, problem, comm=comm, resume=resume, say=say, hooks=hooks
+        )
         #: The suspended job of this rank, while it runs.
         self._job: Coroutine[Any, Next | None, Run | None] | None = None
         self._is_in_epoch = self._is_over = False

@@ -11,7 +11,7 @@ from typing import get_type_hints
 
 from psrt.core.errors import ProtocolError
 from psrt.core.messages import Leave, Message, Mix, Params, Park, Push, Relay
-from psrt.core.stats import COLUMNS, Report, Sketch
+from psrt.core.stats import COLUMNS, Evaluated, Report, Sent, Sketch
 
 #: Bytes of a frame of training traffic, and of each such message in the byte counters.
 FRAME_BYTES = 64
@@ -36,7 +36,7 @@ _REPORT = struct.Struct("=B7x" + "".join(map(_CODES.__getitem__, _TYPES)))
 _FIELDS = len(Report._fields) - 2
 
 _SKETCH = struct.Struct("=B7xqq")
-_IS_REPORT, _IS_SKETCH = 1, 2
+_IS_REPORT, _IS_SKETCH, _IS_EVALUATED = 1, 2, 3
 
 Buffer = bytearray | memoryview
 #: Makes a named tuple from a tuple of its fields in half the time of ``_make``.
@@ -95,20 +95,24 @@ def decode(buffer: Buffer, offset: int = 0) -> Message:
     raise ProtocolError(f"a frame of kind {code} came, expected 1, 2, 3, 4, 5 or 6")
 
 
-def encode_report(report: Report | Sketch) -> bytes:
+def encode_report(report: Sent) -> bytes:
     """Return a report as bytes; it goes to rank 0 outside of the counted training traffic."""
     if isinstance(report, Sketch):
         return _SKETCH.pack(_IS_SKETCH, report.worker, report.clock) + report.numbers
+    if isinstance(report, Evaluated):
+        return bytes([_IS_EVALUATED]) + report.data
     # Columns without names: all ranks run the same version of psrt, which was checked at the start.
     head = _REPORT.pack(_IS_REPORT, *report[:_FIELDS], *report.columns)
     return head + report.figures.encode() if report.figures else head
 
 
-def decode_report(buffer: Buffer | bytes) -> Report | Sketch:
+def decode_report(buffer: Buffer | bytes) -> Sent:
     """Read what ``encode_report`` wrote."""
     if buffer[0] == _IS_SKETCH:
         _, worker, clock = _SKETCH.unpack_from(buffer)
         return Sketch(worker, clock, bytes(buffer[_SKETCH.size :]))
+    if buffer[0] == _IS_EVALUATED:
+        return Evaluated(bytes(memoryview(buffer)[1:]))
     # The text at the end has no length field: it is the rest of the message.
     _, *values = _REPORT.unpack_from(buffer)
     figures = bytes(buffer[_REPORT.size :]).decode()

@@ -36,7 +36,7 @@ from psrt.core.arrays import Bytes, Vector
 from psrt.core.messages import Leave, Message
 from psrt.core.partition import Span
 from psrt.core.sharding import Sharing
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Sent
 from psrt.transport.coded_sum import SumCodec
 
 T = TypeVar("T")
@@ -507,7 +507,7 @@ class Port(Protocol):
             TransportError: if a worker does not take part within the deadline.
         """
 
-    def report(self, report: Report | Sketch) -> None:
+    def report(self, report: Sent) -> None:
         """Send ``report`` to rank 0, outside of the training traffic; never waits."""
 
 

@@ -16,7 +16,7 @@ from psrt.core.errors import ProtocolError
 from psrt.core.messages import Leave, Message
 from psrt.core.partition import Span, block_spans
 from psrt.core.sharding import Sharing
-from psrt.core.stats import Report, Sketch
+from psrt.core.stats import Sent
 from psrt.optim import BLOCK
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.gathered_sum import GatheredSum
@@ -89,7 +89,7 @@ class SoloPort:
         self.waiting_for: Callable[[], str] = lambda: "nobody"
         self.leave_of: Callable[[int, int], Leave | None] = lambda shard, worker: None
         #: Called with every report.
-        self.on_report: Callable[[Report | Sketch], None] = lambda _: None
+        self.on_report: Callable[[Sent], None] = lambda _: None
         behind = CONTROL * self.role_map.controls
         self.gradient: Vector = np.zeros(self.role_map.gradient_size + behind, np.float32)
         self.theta: Vector = np.zeros(self.role_map.theta_size, np.float32)
@@ -138,7 +138,7 @@ class SoloPort:
         if not done():
             _nobody()
 
-    def report(self, report: Report | Sketch) -> None:
+    def report(self, report: Sent) -> None:
         """Pass ``report`` to the reader."""
         self.on_report(report)
 

@@ -123,6 +123,19 @@ class Canvas:
             f'stroke-linejoin="round"{dash}/>'
         )
 
+    def area(
+        self, points: Iterable[tuple[float, float]], *, fill: str, opacity: float = 1.0
+    ) -> None:
+        """Fill a polygon.
+
+        Args:
+            points: (x, y) of each corner.
+            fill: colour.
+            opacity: from 0, invisible, to 1.
+        """
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        self._shapes.append(f'<path d="M{path}z" fill="{fill}" fill-opacity="{opacity:.2f}"/>')
+
     def tiles(
         self, corners: Iterable[tuple[float, float]], width: float, height: float, *, fill: str,
         opacity: float = 1.0,

@@ -57,6 +57,8 @@ class Contract:
     #: Seconds for which a merge with its quorum waits for more: any number with ``auto``, None if
     #: it does not wait.
     grace: float | None = None
+    #: By worker, the clock at which it left, if the run was stopped early; else empty.
+    stopped: tuple[int, ...] = ()
     #: Whether each worker may stop for a checkpoint at a clock of its own.
     stops: bool = False
     #: By shard, the one that decides for it, where merges have a quorum.
@@ -211,6 +213,7 @@ def contract_of(header: Header) -> Contract:
         share=mode.share or 0,
         learners=mode.quorum,
         grace=math.inf if isinstance(mode.grace, str) else mode.grace,
+        stopped=header.stopped,
         stops=mode.parks and header.knob("checkpoint_every") is not None,
         deciders=_deciders(header),
         gate=None if mode.lead == math.inf else int(mode.lead),

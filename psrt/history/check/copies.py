@@ -33,6 +33,7 @@ def alone(history: History, copy: int, job: Header) -> History:
         history.header,
         config=job.config | dict.fromkeys(_SERVED) | {"mode": _ALONE},
         workers=(job.workers[copy],),
+        stopped=job.stopped[copy : copy + 1],
         batches=None,
         deal=(),
     )

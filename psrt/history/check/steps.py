@@ -203,9 +203,13 @@ def _check_end(
 ) -> None:
     """Check that no worker leaves before it has made all of its steps."""
     gone = np.flatnonzero(leave < len(table))
-    due = contract.total_steps
-    text = f"worker {{worker}} leaves after {{made}} steps, expected {due:g}"
-    findings.on(table, leave[gone]).require(STEPS, reached[gone] == due, text, made=reached[gone])
+    due = np.full(contract.workers, contract.total_steps)
+    if contract.stopped:
+        due = np.minimum(due, contract.stopped)
+    text = "worker {worker} leaves after {made} steps, expected {due:g}"
+    findings.on(table, leave[gone]).require(
+        STEPS, reached[gone] == due[gone], text, made=reached[gone], due=due[gone]
+    )
 
 
 def _check_whole_epochs(
@@ -229,7 +233,10 @@ def _check_whole_epochs(
     following = np.where(last, reached[owner], np.append(clock[1:], 0))
     end: Floats = progress + share * (following - clock)
     whole = end >= np.minimum(epoch + 1, contract.epochs) - _HAIR * (1 + progress)
-    done = last & ((following >= contract.steps) | (leave[owner] == len(table)))
+    most = np.full(contract.workers, contract.steps)
+    if contract.stopped:
+        most = np.minimum(most, contract.stopped)
+    done = last & ((following >= most[owner]) | (leave[owner] == len(table)))
     text = (
         "worker {worker} makes step {clock} at epoch {progress:g}, the last one of an epoch that "
         "has more"

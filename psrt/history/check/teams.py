@@ -65,6 +65,7 @@ def among(history: History, learner: int) -> History:
         batches=None,
         deal=(),
         crashes=(),
+        stopped=header.stopped[workers.start : workers.stop],
         left_out=(),
     )
     found = (_among(history.workers[it], it - workers.start) for it in workers)
@@ -98,6 +99,7 @@ def served(history: History) -> History:
         batches=None,
         deal=(),
         crashes=tuple(sorted({it // ranks for it in header.crashes})),
+        stopped=header.stopped[::ranks],
         left_out=(),
     )
     full = header.knob("batch_size", 1)

@@ -24,6 +24,7 @@ from psrt.rows.knobs import dashed, shown
 from psrt.rows.row import Row
 from psrt.views.runs.figures import FIGURES, OF_RUN, TEST, Figure, Told, user_figure, user_figures
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
+from psrt.views.runs.seeds import Group, alone, deviation_of, grouped, mean_of
 
 #: Characters of a line, unless one column needs more.
 _WIDEST = 100
@@ -54,6 +55,10 @@ class Comparison:
     environment: dict[str, list[str]]
     #: Further differences from the baseline, according to the history; empty without one.
     otherwise: list[list[str]]
+    #: The seeds of each run: several where it is a mean of runs that differ in nothing else.
+    seeds: list[tuple[int, ...]]
+    #: Figure → standard deviations of these means; only of those that have any.
+    deviation: dict[str, list[float | None]]
 
     def document(self) -> dict[str, Any]:
         """Return the fields, for JSON."""
@@ -68,10 +73,11 @@ class Comparison:
             is_users = name.startswith(TEST)
             other = user_figure(name[len(TEST) :]) if is_users else _to_accuracy(1.0)
             figure = known.get(name) or other
-            if all(it == its[0] for it in its):
+            spread = self.deviation.get(name, [None] * len(its))
+            if all(it == its[0] for it in its) and not any(spread):
                 equal.append(f"{name} {figure.text(its[0])}")
             else:
-                columns.append([name, *_cells(figure, its, its[self.baseline])])
+                columns.append([name, *_cells(figure, its, spread, its[self.baseline])])
         first = ["", *self.runs]
         while columns:
             taken, width = [first], max(map(len, first))
@@ -82,6 +88,10 @@ class Comparison:
             yield ""
         if not self.config:
             yield "no knob differs"
+        for count in sorted({len(it) for it in self.seeds} - {1}):
+            of = (run for run, its in zip(self.runs, self.seeds, strict=True) if len(its) == count)
+            said = f"mean ± standard deviation over {count} seeds"
+            yield from _wrapped(f"{said}: {'; '.join(of)}")
         if equal:
             yield from _wrapped(f"equal in all: {'; '.join(equal)}")
         for name, texts in self.environment.items():
@@ -100,7 +110,9 @@ def compare(
     target: float | None = None,
     *,
     sort: str | None = None,
+    rank: str | None = None,
     baseline: str | Path | None = None,
+    each: bool = False,
 ) -> Comparison:
     """Compare runs with one of them.
 
@@ -109,7 +121,9 @@ def compare(
         target: accuracy in (0, 1] to whose first reaching the time is compared; None: no such row.
         sort: a figure or knob to order runs by, as it is shown, with a ``-`` in front from the
             largest down; runs without it come last. None leaves their order.
+        rank: a figure to order runs by, the best one first.
         baseline: the run to compare the others with; None is the first one after sorting.
+        each: whether runs that differ only in their seed are not taken together.
 
     Raises:
         ConfigError: if there are fewer than two, or one is not the folder of a run; if no run has
@@ -118,56 +132,92 @@ def compare(
     if len(runs) < 2:
         raise ConfigError("compare needs at least two runs")
     named = list(zip(labels(runs), [read_run(run) for run in runs], strict=True))
+    groups = alone(named) if each else grouped(named)
+    if len(groups) == 1:
+        groups = alone(named)
     asked = [] if target is None else [_to_accuracy(target)]
     found = user_figures(_told(run) for _, run in named)
     figures = {it.name: it for it in [*_ROWS, *asked, *found]}
+    if rank is not None:
+        if sort is not None:
+            raise ConfigError("give --sort or --rank, not both")
+        sort = _best_first(rank, figures)
     if sort is not None:
-        named = _sorted(named, sort, figures)
+        groups = _sorted(groups, sort, figures)
     base = 0
     if baseline is not None:
-        paths = [Path(run.path).absolute() for _, run in named]
-        if (wanted := Path(baseline).absolute()) not in paths:
+        paths = [[run.path.absolute() for run in it.runs] for it in groups]
+        wanted = Path(baseline).absolute()
+        if not any(wanted in its for its in paths):
             raise ConfigError(f"--baseline {baseline} is not one of the runs to compare")
-        base = paths.index(wanted)
-    read = [run for _, run in named]
-    outcome: dict[str, list[Any]] = {name: [] for name in figures}
-    for run in read:
-        with as_written(run.path):
-            for name, it in figures.items():
-                outcome[name].append(it.of(_told(run)))
+        base = next(i for i, its in enumerate(paths) if wanted in its)
+    values = {name: [_values(group, it) for group in groups] for name, it in figures.items()}
+    outcome = {name: [*map(mean_of, its)] for name, its in values.items()}
+    deviation = {name: [*map(deviation_of, its)] for name, its in values.items()}
+    firsts = [group.runs[0] for group in groups]
+    knobs = _knobs([run.config for run in firsts])
+    if any(len(group.runs) > 1 for group in groups):
+        knobs["seed"] = [it.seeds if len(it.runs) > 1 else it.seeds[0] for it in groups]
     return Comparison(
-        [name for name, _ in named],
+        [it.name for it in groups],
         base,
-        _knobs([run.config for run in read]),
+        knobs,
         {name: its for name, its in outcome.items() if any(it is not None for it in its)},
-        _environments(read),
-        _otherwise([run.path for run in read], base),
+        _environments(firsts),
+        _otherwise([run.path for run in firsts], base),
+        [it.seeds for it in groups],
+        {name: its for name, its in deviation.items() if any(its)},
     )
 
 
-def _sorted(
-    named: Sequence[tuple[str, RunFolder]], sort: str, figures: Mapping[str, Figure]
-) -> list[tuple[str, RunFolder]]:
+def _values(group: Group, figure: Figure) -> list[Any]:
+    """Return a figure of each run of a group."""
+    found = []
+    for run in group.runs:
+        with as_written(run.path):
+            found.append(figure.of(_told(run)))
+    return found
+
+
+def _best_first(name: str, figures: Mapping[str, Figure]) -> str:
+    """Return the order, as ``--sort`` takes it, in which the best run is the first.
+
+    Raises:
+        ConfigError: if no value of that figure is better than another.
+    """
+    named = {_plain(it): of for it, of in figures.items()}
+    figure = named.get(name)
+    if figure is None or figure.best is None:
+        better = ", ".join(it for it, of in named.items() if of.best is not None)
+        raise ConfigError(f"--rank {name}: expected one of {better}; --sort takes any figure")
+    return f"-{name}" if figure.best is max else name
+
+
+def _plain(name: str) -> str:
+    return "time to target" if name[:8] == "time to " else name
+
+
+def _sorted(groups: Sequence[Group], sort: str, figures: Mapping[str, Figure]) -> list[Group]:
     """Return runs in the order of a figure or knob; those without it last."""
     name, down = sort.removeprefix("-"), sort.startswith("-")
-    flat = [dict(_flat(_given(run.config))) for _, run in named]
+    flat = [dict(_flat(_given(it.runs[0].config))) for it in groups]
     knobs = {dashed(it): it for config in flat for it in config}
-    figures = {("time to target" if it[:8] == "time to " else it): of for it, of in figures.items()}
+    figures = {_plain(it): of for it, of in figures.items()}
     if name not in figures and name not in knobs:
         names = "; ".join(figures)
         raise ConfigError(f"--sort {sort}: expected a knob such as lr, or one of {names}")
     values: list[Any] = []
-    for (_, run), config in zip(named, flat, strict=True):
-        with as_written(run.path):
-            is_figure = name in figures
-            knob = None if is_figure else config.get(knobs[name])
-            values.append(figures[name].of(_told(run)) if is_figure else knob)
+    for group, config in zip(groups, flat, strict=True):
+        is_figure = name in figures
+        values.append(
+            mean_of(_values(group, figures[name])) if is_figure else config.get(knobs[name])
+        )
     known = [i for i, it in enumerate(values) if it is not None]
     try:
         known.sort(key=values.__getitem__, reverse=down)
     except TypeError:  # numbers beside words
         known.sort(key=lambda i: str(values[i]), reverse=down)
-    return [named[i] for i in [*known, *(i for i, it in enumerate(values) if it is None)]]
+    return [groups[i] for i in [*known, *(i for i, it in enumerate(values) if it is None)]]
 
 
 def _environments(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
@@ -186,6 +236,7 @@ def _to_accuracy(target: float) -> Figure:
         lambda told: seconds_to_accuracy(told.records, target),
         time_text,
         relative=True,
+        best=min,
     )
 
 
@@ -240,13 +291,17 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else shown(value)
 
 
-def _cells(figure: Figure, values: Sequence[Any], base: Any) -> Iterator[str]:
-    """Yield a figure's values, each with its difference from the baseline's."""
-    for value in values:
+def _cells(
+    figure: Figure, values: Sequence[Any], spread: Sequence[float | None], base: Any
+) -> Iterator[str]:
+    """Yield a figure's values, each with its deviation and its difference from the baseline's."""
+    for value, deviation in zip(values, spread, strict=True):
         if value is None:
             yield "–"
             continue
         text = figure.text(value)
+        if deviation is not None:
+            text += f" ± {figure.text(deviation)}"
         changed = figure.relative and base and value != base
         if changed and math.isfinite(change := value / base - 1):
             text += f" ({change:+.0%})" if abs(change) < 10 else f" ({value / base:.3g} ×)"

@@ -32,6 +32,8 @@ class Figure(NamedTuple):
     text: Callable[[Any], str] = "{:,.6g}".format
     #: Whether its relation to another run's value is meaningful.
     relative: bool = False
+    #: ``max`` or ``min``, the better of several values; None if none is better.
+    best: Callable[..., Any] | None = None
 
     def said(self, told: Told) -> str | None:
         """Return it as text; None if there is no such number."""
@@ -106,25 +108,33 @@ FIGURES = (
     Figure("hosts", _of("hosts")),
     Figure("epochs", _of("epochs", column="epoch")),
     Figure("steps", _of("steps", column="step")),
-    Figure("seconds", _of("seconds", column="seconds"), time_text, relative=True),
+    Figure("seconds", _of("seconds", column="seconds"), time_text, relative=True, best=min),
     Figure(
         "samples/s", _of("samples_per_second", column="samples_per_second"), "{:,.0f}".format,
-        relative=True,
+        relative=True, best=max,
     ),
-    Figure("merges/s", _merges, "{:,.4g}".format, relative=True),
-    Figure("training loss", _of("train_loss", column="loss"), "{:.4g}".format, relative=True),
-    Figure("test loss", _of("test_loss", column="test_loss"), "{:.4g}".format, relative=True),
-    Figure("accuracy", _of("test_accuracy", column="accuracy"), _percent),
-    Figure("staleness, mean", _stale("mean"), "{:.2f}".format),
-    Figure("staleness, max", _stale("max")),
-    Figure("waiting", _waiting, _percent),
+    Figure("merges/s", _merges, "{:,.4g}".format, relative=True, best=max),
+    Figure(
+        "training loss", _of("train_loss", column="loss"), "{:.4g}".format,
+        relative=True, best=min,
+    ),
+    Figure(
+        "test loss", _of("test_loss", column="test_loss"), "{:.4g}".format,
+        relative=True, best=min,
+    ),
+    Figure("accuracy", _of("test_accuracy", column="accuracy"), _percent, best=max),
+    Figure("staleness, mean", _stale("mean"), "{:.2f}".format, best=min),
+    Figure("staleness, max", _stale("max"), best=min),
+    Figure("waiting", _waiting, _percent, best=min),
     Figure("waited for worker", _slowest),
-    Figure("dropped", _of("dropped")),
+    Figure("dropped", _of("dropped"), best=min),
     Figure("missing workers", lambda told: len((told.summary or {}).get("missing", ())) or None),
-    Figure("bytes sent", _of("bytes_sent", column="bytes_sent"), size_text, relative=True),
+    Figure(
+        "bytes sent", _of("bytes_sent", column="bytes_sent"), size_text, relative=True, best=min,
+    ),
     Figure(
         "bytes between stages", lambda told: (told.summary or {}).get("cut_bytes_sent") or None,
-        size_text, relative=True,
+        size_text, relative=True, best=min,
     ),
     Figure("parameters", _of("parameters")),
     Figure("same bits", _of("parameters_sha256"), lambda it: it[:8]),

@@ -111,3 +111,50 @@ def test_what_is_no_run_is_one_line(words, line, runs, tmp_path, capsys):
     (tmp_path / "d/summary.json").write_text("")
     assert main(["compare", *(word.replace("{}", str(tmp_path)) for word in words)]) == 2
     assert capsys.readouterr().err == f"psrt: error: {line.replace('{}', str(tmp_path))}\n"
+
+
+def seeds(tmp_path):
+    """Two configurations, of which the first has three seeds."""
+    found = []
+    for mode, seed, accuracy in (("2", 1, 0.5), ("2", 2, 0.6), ("9", 1, 0.7), ("2", 3, 0.7)):
+        config = CONFIG.replace("=2", f"={mode}") + f"seed = {seed}\n"
+        figures = summary(test_accuracy=accuracy, parameters_sha256=f"{mode}{seed}" * 32)
+        found.append(write_run(tmp_path / f"{mode},seed={seed}", 4, config, summary=figures))
+    return found
+
+
+def test_runs_that_differ_in_their_seed_are_one_line_with_mean_and_deviation(tmp_path, capsys):
+    runs = seeds(tmp_path)
+    found = compare(runs, rank="accuracy", baseline=runs[1])
+    assert (found.runs, found.baseline, found.seeds) == (["9,seed=1", "2"], 1, [(1,), (1, 2, 3)])
+    assert found.config == {"mode.staleness": [9, 2], "seed": [1, (1, 2, 3)]}
+    assert found.outcome["accuracy"] == [0.7, pytest.approx(0.6)]
+    assert found.deviation == {"accuracy": [None, pytest.approx(0.1)]}  # of a sample: n − 1
+    assert found.outcome["same bits"] == ["91" * 32, None]
+    text = "\n".join(found.lines())
+    assert "60.00 % ± 10.00 %" in text
+    assert "mean ± standard deviation over 3 seeds: 2" in text
+    assert main(["compare", *map(str, runs), "--each", "--rank", "accuracy", "--json"]) == 0
+    each = json.loads(capsys.readouterr().out)
+    assert each["runs"] == ["9,seed=1", "2,seed=3", "2,seed=2", "2,seed=1"]
+    assert each["deviation"] == {}
+    # Seeds alone are what is compared where nothing else differs.
+    assert compare(runs[:2]).runs == ["2,seed=1", "2,seed=2"]
+
+
+def test_two_runs_of_one_seed_are_no_sample(tmp_path):
+    first = seeds(tmp_path)
+    again = write_run(tmp_path / "again", 4, CONFIG + "seed = 1\n", summary=summary())
+    assert compare([*first, again]).seeds == [(1, 2, 3), (1,), (1,)]
+
+
+def test_the_best_is_first_by_what_is_better_of_a_figure(tmp_path):
+    runs = seeds(tmp_path)
+    assert compare(runs, 0.75, rank="time to target", each=True).runs[0] == "2,seed=1"
+    assert compare(runs, rank="training loss", each=True).runs[0] == "2,seed=1"
+    for wrong, line in (
+        ({"rank": "workers"}, "--rank workers: expected one of seconds, "),
+        ({"rank": "accuracy", "sort": "lr"}, "give --sort or --rank, not both"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            compare(runs, **wrong)

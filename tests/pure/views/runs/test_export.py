@@ -152,7 +152,7 @@ def test_what_would_be_shown_twice_or_lacks_its_package_is_refused(tmp_path, cap
         (["csv", "{}/run", "--to", "x"], "--to has no effect with csv: use -o FILE"),
         (["tensorboard", "{}/run", "--to", "{}/run/config.toml"],
          "cannot write {}/run/config.toml/run: Not a directory"),
-        (["cvs", "{}/run"], "format must be one of csv, tensorboard, got 'cvs'"),
+        (["cvs", "{}/run"], "format must be one of csv, svg, tensorboard, got 'cvs'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_is_one_line(words, line, tmp_path, capsys):
@@ -164,7 +164,7 @@ def test_what_cannot_be_written_is_one_line(words, line, tmp_path, capsys):
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_the_scripts_of_the_page_log_every_record(name, tmp_path, monkeypatch):
     scripts = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    (script,) = (it for it in scripts if f"import {name}" in it)
+    _, script = (it for it in scripts if f"import {name}" in it)
     client = MagicMock()
     monkeypatch.setitem(sys.modules, name, client)
     monkeypatch.setattr(sys, "argv", ["script", str(write_run(tmp_path / "run", 3))])
@@ -176,3 +176,16 @@ def test_the_scripts_of_the_page_log_every_record(name, tmp_path, monkeypatch):
     ]  # fmt: skip
     started = client.start_run.call_args or client.init.call_args
     assert "run" in started.kwargs.values()
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_the_hooks_of_the_page_log_every_record_as_it_is_written(name, tmp_path, monkeypatch):
+    scripts = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    script, _ = (it for it in scripts if f"import {name}" in it)
+    client = MagicMock()
+    monkeypatch.setitem(sys.modules, name, client)
+    monkeypatch.setattr("psrt.job.local.launched", lambda: False)
+    exec(compile(script, str(PAGE), "exec"), {})
+    logged = (client.log_metrics if name == "mlflow" else client.run.log).call_args_list
+    assert [it.args[0]["epoch"] for it in logged] == [1, 2, 3]
+    assert all(it.kwargs["step"] == it.args[0]["step"] > 0 for it in logged)

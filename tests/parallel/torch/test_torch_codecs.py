@@ -360,6 +360,7 @@ def test_a_loop_continues_to_the_same_bits(apart, codec):
                 optimizer, gradients = gradients_of(module, apart, codec=codec)
                 gradients.epoch = 0
                 gradients.load_state_dict(state)
+                assert str(gradients.state_dict()) == str(state)
             for batch in gradients.join([batch_of(apart, 3 * epoch + step) for step in range(3)]):
                 optimizer.zero_grad()
                 loss(module, batch).backward()

@@ -188,25 +188,24 @@ DECAYS = {"scheduler": lambda it: lr_scheduler.ExponentialLR(it, 0.7)}
 
 @pytest.mark.parametrize("kind", ["heavy", "nadam", "adagrad", "asgd"])
 @pytest.mark.parametrize(
-    ("mode", "servers", "onward"),
-    [("sync", 1, 3), ("sync", 3, 2), ("allreduce:shard=optimizer", None, None),
-     ("local-sgd:local-steps=2", 1, 2)],
+    ("mode", "servers", "onward", "every"),
+    [("sync", 1, 3, "epoch"), ("sync", 3, 2, "update"),
+     ("allreduce:shard=optimizer", None, None, "update"),
+     ("local-sgd:local-steps=2", 1, 2, "epoch")],
 )  # fmt: skip
-def test_a_run_resumes_to_the_bit_also_with_other_servers(tmp_path, kind, mode, servers, onward):
-    base, out = {"mode": mode, "steps": 14}, str(tmp_path / "run")
-    for every in ("epoch", "update"):
+def test_a_run_resumes_to_the_bit_also_with_other_servers(
+    tmp_path, kind, mode, servers, onward, every
+):
+    def run(**more):
+        problem = brought(kind, **DECAYS, schedule_every=every)
+        return psrt.simulate(TrainConfig(mode=mode, **more), problem, workers=2)
 
-        def problem(every=every):
-            return brought(kind, **DECAYS, schedule_every=every)
-
-        whole = psrt.simulate(TrainConfig(**base, servers=servers), problem(), workers=2)
-        config = TrainConfig(**base | {"steps": 9}, servers=servers, out=out, overwrite=True,
-                             checkpoint_every=4)  # fmt: skip
-        psrt.simulate(config, problem(), workers=2)
-        config = TrainConfig(**base, servers=onward, out=str(tmp_path / every), resume=out)
-        run = psrt.simulate(config, problem(), workers=2)
-        assert run.summary.steps == 14
-        np.testing.assert_array_equal(run.theta, whole.theta)
+    out = str(tmp_path / "run")
+    whole = run(servers=servers, steps=14)
+    run(servers=servers, steps=9, out=out, checkpoint_every=4)
+    resumed = run(servers=onward, steps=14, out=str(tmp_path / "onward"), resume=out)
+    assert resumed.summary.steps == 14
+    np.testing.assert_array_equal(resumed.theta, whole.theta)
 
 
 def test_another_optimizer_neither_resumes_nor_replays_a_run(tmp_path):

@@ -543,8 +543,10 @@ def test_ranks_that_mpi_keeps_apart_are_told_once_and_nothing_is_written(launch,
 def test_a_sweep_starts_each_of_its_runs_and_again_only_those_that_failed(launch, script):
     script("[grid]\nlr = [0.5, 1e6]\n", "s.toml")
     words = "-m psrt launch -n 2 --sweep s.toml train --epochs 1 --mode sync --out-of x"
-    assert launch.python(*words.split()).errors[0].startswith(
-        "psrt: error: lr=0.5: unknown flag --out-of"
+    assert (
+        launch.python(*words.split())
+        .errors[0]
+        .startswith("psrt: error: lr=0.5: unknown flag --out-of")
     )
     again = ["done before", "failed with status 3"]
     for how in (["done after", "failed with status 3"], again):

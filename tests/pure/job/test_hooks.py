@@ -34,7 +34,7 @@ MODES = {
     "easgd:local-steps=2": ({}, 3),
     "gossip": ({}, 3),
     "gossip:variant=pairs,topology=star": ({}, 3),
-    "gossip:variant=pairs,topology=star ": ({"dataset": "synthetic:50x12x4", "inject": ()}, 4),
+    "gossip:variant=pairs,topology=star ": ({"dataset": "synthetic:50x12x4", "seed": 2}, 4),
     "allreduce ": ({**CUT, "pipeline_schedule": "gpipe", "micro_batches": 2}, 4),
     "async ": ({**CUT, "pipeline_schedule": "pipedream", "servers": 2}, 4),
 }

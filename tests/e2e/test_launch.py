@@ -577,3 +577,21 @@ def test_ranks_that_mpi_keeps_apart_are_told_once_and_nothing_is_written(launch,
     assert ("srun --mpi=pm" in first.errors[0]) == ("SLURM_PROCID" in variables)
     assert (second.status, second.stdout, second.stderr) == (2, "", "")
     assert not (launch.folder / "run").exists()
+
+
+def test_a_sweep_starts_each_of_its_runs_and_again_only_those_that_failed(launch, script):
+    script("[grid]\nlr = [0.5, 1e6]\n", "s.toml")
+    words = "-m psrt launch -n 2 --sweep s.toml train --epochs 1 --mode sync --out-of x"
+    assert (
+        launch.python(*words.split())
+        .errors[0]
+        .startswith("psrt: error: lr=0.5: unknown flag --out-of")
+    )
+    again = ["done before", "failed with status 3"]
+    for how in (["done after", "failed with status 3"], again):
+        done = launch.python(*words.split()[:-2])
+        assert done.status == 3, done.stderr
+        lines = done.stdout.splitlines()[-2:]
+        for line, name, it in zip(lines, ("lr=0.5", "lr=1000000"), how, strict=True):
+            assert line.startswith(f"{name}  {it}")
+    assert (launch.folder / "runs/s/lr=0.5/summary.json").exists()

@@ -600,8 +600,8 @@ class _Case:
             if measured:
                 table, resumed = self.workers, header.resumed if contract.pairs else ()
                 unknown = split_steps(table, resumed, contract.workers)
-                # A worker reports where it was stopped, which others may never have reached.
-                unknown += [range(it, it + 1) for it in contract.stopped]
+                if contract.stopped:  # at clocks that others may never have reached
+                    unknown.append(range(min(contract.stopped), max(contract.stopped) + 1))
                 check_distances(lines, apart(), unknown)
 
     def _last_before_final(self) -> EventRef:

@@ -34,6 +34,7 @@ MODES = {
     "easgd:local-steps=2": ({}, 3),
     "gossip": ({}, 3),
     "gossip:variant=pairs,topology=star": ({}, 3),
+    "gossip:variant=pairs,topology=star ": ({"dataset": "synthetic:50x12x4", "seed": 2}, 4),
     "allreduce ": ({**CUT, "pipeline_schedule": "gpipe", "micro_batches": 2}, 4),
     "async ": ({**CUT, "pipeline_schedule": "pipedream", "servers": 2}, 4),
 }
@@ -58,7 +59,7 @@ def test_a_run_that_was_stopped_is_checked_and_repeated_in_every_mode(mode, tmp_
         if epoch.number == 1:
             epoch.stop()
 
-    config = TrainConfig(**BASE, **SLOW, **knobs, mode=mode.strip(), out=str(out))
+    config = TrainConfig(**BASE | SLOW | knobs, mode=mode.strip(), out=str(out))
     run = psrt.simulate(config, workers=workers, on_epoch=on_epoch, on_record=records.append)
     assert run.summary.stopped == "on_epoch"
     assert run.summary.epochs < 6

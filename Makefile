@@ -304,7 +304,7 @@ test-torch-alone: .venv-oracles/.has-torch  ## what of that needs no mpirun arou
 
 $(ORACLE_RANKS:%=test-torch-%): test-torch-%: .venv-oracles/.has-torch
 	$(call within,900,.venv-oracles/bin/mpirun $(MPIRUN_FLAGS) -n $* \
-	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi tests/parallel/torch tests/parallel/jax \
+	  .venv-oracles/bin/python -m pytest -x -s $(COLOR) $(DURATIONS) --with-mpi $(if $(MARKED),-m '$(MARKED)') tests/parallel/torch tests/parallel/jax \
 	  $(if $(filter $(FEW_RANKS),$*),tests/parallel/test_bench.py))
 
 # Of its own: nothing else needs torch, and what takes it where it is there would take longer.

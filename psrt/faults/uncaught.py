@@ -45,8 +45,10 @@ def end(error: PsrtError) -> None:
     parent = parent_of_this() if is_users else None
     if parent is None or not parent.tell(End(status, text)):
         time.sleep(_AFTER_FIRST_S if rank and not is_anothers else 0.0)
+        # torch.distributed replaces sys.stderr by a buffer while it calls this, and drops that
+        # buffer if this does not return.
         with contextlib.suppress(OSError, ValueError):
-            print(text, end="", file=sys.stderr, flush=True)
+            print(text, end="", file=sys.__stderr__, flush=True)
         time.sleep(_AFTER_FIRST_S if is_anothers else 0.0)  # for the traceback of the one that left
     _set_abort_status(0 if error.agreed else status)
     raise SystemExit(status)

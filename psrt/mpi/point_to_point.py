@@ -1,8 +1,8 @@
 """Messages between two ranks of a communicator, beside its collectives.
 
 They travel on an MPI communicator of their own, so no tag of a user meets one of psrt's. A receive
-looks for its message and compares the length before it takes it: MPI would write a short message
-into a longer array without a word.
+looks for its message and compares the length before it takes it: MPI would silently write a short
+message into a longer array.
 """
 
 from __future__ import annotations

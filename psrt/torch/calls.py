@@ -117,7 +117,7 @@ class Calls:
         return raw.split([it * (len(raw) // max(1, len(tensor))) for it in rows])
 
     def on_host(self, tensor: Any) -> Any:
-        """Return the bytes of a tensor; see ``psrt.torch.staging``."""
+        """Return the bytes of a tensor; see ``psrt.torch.raw_bytes``."""
         self._check()
         return on_host(tensor, self.who)
 
@@ -163,13 +163,13 @@ class Calls:
         root: int | None,
         take: Callable[[], None],
     ) -> Part:
-        """Make a call of the communicator; an asynchronous one uses its place until its end."""
-        named = {} if root is None else {"root": root}
+        """Make a call of the communicator; an asynchronous one has its place until its end."""
+        make = getattr(self.ranks, call + "_async" * opts.asyncOp)
+        found = make(*arguments) if root is None else make(*arguments, root=root)
         if not opts.asyncOp:
-            getattr(self.ranks, call)(*arguments, **named)
-            return Part(None, take)
-        handle = getattr(self.ranks, f"{call}_async")(*arguments, **named)
-        self._users[place] = Part(handle, take)
+            take()  # the next tensor of the same call has this place, too
+            return Part(None)
+        self._users[place] = Part(found, take)
         return self._users[place]
 
     def _room(self, nbytes: int, opts: Any) -> tuple[_Place, AnyArray]:

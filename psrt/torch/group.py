@@ -178,7 +178,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             self._calls.end()
         self._calls.is_over = True
         self._ends(self)
-        if self._closes:  # what has ended this rank's calls is told to the others
+        if self._closes:  # tells the others the error that ends this rank's calls
             self.ranks.__exit__(*error)
 
     def _end(self, parts: list[Part], result: Any, opts: Any = _DEFAULTS) -> Any:

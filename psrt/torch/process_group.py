@@ -112,7 +112,9 @@ def _store(ranks: Communicator) -> Any:
     (length,) = ranks.broadcast(np.array([len(text)], np.int64))
     data = ranks.broadcast(np.frombuffer(text or bytes(length), np.uint8).copy())
     hosts, port = json.loads(bytes(data))
-    return store or dist.TCPStore(_reached(hosts, port), port, wait_for_workers=False)
+    store = store or dist.TCPStore(_reached(hosts, port), port, wait_for_workers=False)
+    ranks.all_reduce(np.zeros(1))  # rank 0's ends with its group: not before all are connected
+    return store
 
 
 def _reached(hosts: Sequence[str], port: int) -> str:

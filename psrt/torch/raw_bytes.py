@@ -36,10 +36,11 @@ def on_host(tensor: Any, who: str) -> Any:
         ConfigError: see ``dense``.
     """
     plain = dense(tensor, who).resolve_conj().resolve_neg()
-    return plain.cpu().contiguous().reshape(-1).view(torch.uint8)
+    # Of up to one element, a tensor counts as contiguous whatever its strides are.
+    return plain.cpu().contiguous().as_strided((plain.numel(),), (1,)).view(torch.uint8)
 
 
 def fill(tensor: Any, raw: Any) -> None:
     """Copy bytes into a tensor, unless they are its own memory."""
-    if raw.data_ptr() != tensor.data_ptr():
+    if tensor.numel() and raw.data_ptr() != tensor.data_ptr():
         tensor.detach().copy_(raw.view(tensor.dtype).view(tensor.shape))

@@ -17,7 +17,7 @@ from psrt.core.errors import ConfigError
 from psrt.rows.row import Rows
 
 #: Version of the folder's layout, of these fields and of ``EVENT``.
-FORMAT = 12
+FORMAT = 13
 #: The largest number that a check computes with: a float64 represents all whole numbers up to it.
 MOST = 2**53
 #: The fields in which a cell of a split model differs from the whole job.
@@ -222,7 +222,6 @@ class Header:
             raise ConfigError(f"of format {version!r}{whose}; this psrt reads {FORMAT}")
         if values.pop(_SUM, None) != _crc(values):
             raise ConfigError("damaged: its checksum does not match its fields")
-        values.setdefault("stopped", [])  # an older psrt stopped no run
         known = {item.name: item for item in dataclasses.fields(cls)}
         missing = [name for name in known if name not in values]
         if missing:

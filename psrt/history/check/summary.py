@@ -118,6 +118,7 @@ class SummaryCheck:
             ("parameters", header.n),
             ("allreduce", header.algorithm),
             ("shards_per_server", header.knob("shards_per_server")),
+            ("stopped", "on_epoch" if header.stopped else ""),
         ):
             figures.same(value, name)
         if header.hosts:

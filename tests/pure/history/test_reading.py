@@ -201,7 +201,7 @@ def rewritten(history, change):
 
 
 @each(("text", "values"), [
-    ("of format 1, which an older psrt wrote; this psrt reads 12", {"format": 1}),
+    ("of format 1, which an older psrt wrote; this psrt reads 13", {"format": 1}),
     ("of format None", {"format": None}),
     ("0 workers", {"workers": []}),
     ("workers that are not a list", {"workers": 7}),

@@ -94,15 +94,6 @@ def test_the_checker_holds_each_worker_to_the_clock_at_which_it_was_stopped(tmp_
         check_run(tmp_path)
 
 
-def test_an_older_history_was_not_stopped(tmp_path):
-    config = TrainConfig(**BASE | {"epochs": 1}, record=True, out=str(tmp_path))
-    psrt.run(config)
-    path = tmp_path / "history" / HEADER
-    header = json.loads(path.read_text())
-    path.write_text(sealed({name: header[name] for name in header if name != "stopped"}))
-    assert check_run(tmp_path).ok
-
-
 @each("knobs", [{"mode": "allreduce"}, {"mode": "async"}, CUT | {"pipeline_schedule": "gpipe"}])
 def test_an_epoch_has_what_was_evaluated_and_its_figures(knobs, tmp_path):
     epochs = []

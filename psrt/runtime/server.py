@@ -77,7 +77,7 @@ class Server:
             if self._speaks:
                 self._speak(it, decisions, message)
             if it.call is not None:
-                it.ask()
+                it.ask(decisions)
             for decision in decisions:
                 kind = type(decision)
                 if kind is Apply:

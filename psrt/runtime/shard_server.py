@@ -33,7 +33,7 @@ from psrt.runtime.push_codec import NO_DIGESTS, PushDecoder
 from psrt.runtime.reply_codec import ReplyEncoder
 from psrt.runtime.shard import Shard
 from psrt.runtime.weakly import weakly
-from psrt.sync import Apply, Drop, Policy, Serve
+from psrt.sync import Apply, Decision, Drop, Policy, Serve
 from psrt.transport.frames import FRAME_BYTES
 from psrt.transport.port import Port
 
@@ -297,11 +297,12 @@ class ShardServer:
         pushes = sum(policy.clock.values()) + sum(self.shard.counts.stats.left.values())
         return pushes * each // len(self._ranks)
 
-    def ask(self) -> None:
-        """Make workers park from now on, if a checkpoint is due."""
+    def ask(self, decisions: Sequence[Decision]) -> None:
+        """Make workers park from now on, if a checkpoint is due; before these decisions."""
         # In rounds only at a new version: a worker that waits for its round would wait for those
-        # that are parked.
-        if self.call is not None and not self._cut:
+        # that are parked, and one that came late to an open round would park a round before others.
+        is_between = not self.policy.rounds or any(type(it) is Apply for it in decisions)
+        if self.call is not None and not self._cut and is_between:
             self._cut = self.call(self.steps, self._last_cut)
 
     async def cut(self, cut: int) -> None:

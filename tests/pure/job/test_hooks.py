@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -73,6 +74,19 @@ def test_a_run_that_was_stopped_is_checked_and_repeated_in_every_mode(mode, tmp_
     assert now.summary.stopped == "on_epoch"
     assert [it.clock for it in now.workers] == [it.clock for it in run.workers]
     assert check_run(tmp_path / "again").ok
+
+
+@pytest.mark.parametrize("stop", [1, 2, 5])
+def test_a_run_with_backups_that_was_stopped_and_saved_continues(stop, tmp_path):
+    """A worker that comes late to a round is not asked to park in it, ahead of the others."""
+    knobs = {"mode": "sync:backup=1", "checkpoint_every": 1000, "record": True}
+    config = TrainConfig(**BASE | knobs, out=str(tmp_path))
+    hooks = {"on_epoch": lambda epoch: epoch.number == stop and epoch.stop()}
+    psrt.simulate(config, workers=4, seed=stop, **hooks)
+    assert check_run(tmp_path).ok, check_run(tmp_path)
+    resumed = dataclasses.replace(config, resume="auto")
+    assert psrt.simulate(resumed, workers=4).summary.steps == 78
+    assert check_run(tmp_path).ok, check_run(tmp_path)
 
 
 def test_the_checker_holds_each_worker_to_the_clock_at_which_it_was_stopped(tmp_path):

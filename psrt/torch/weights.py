@@ -118,26 +118,30 @@ class Weights:
         """Register hooks for as long as ``join`` runs; further calls do nothing."""
         for i, it in () if self._hooks else enumerate(self.tensors):
             needs = it.requires_grad
-            it.requires_grad_(True)  # a frozen tensor takes no hook, and may be unfrozen later
-            self._hooks.append(it.register_hook(partial(self._weigh, i)))
+            it.requires_grad_(True)  # a frozen tensor has no such node, and may be unfrozen later
+            # Of what adds to ``grad``: a hook of the tensor would also weigh what
+            # ``torch.autograd.grad`` returns. Torch forgets the node unless somebody keeps it.
+            ((node, _),) = it.expand_as(it).grad_fn.next_functions
+            self._hooks.append((node, node.register_prehook(partial(self._weigh, i))))
             it.requires_grad_(needs)
 
     def unhook(self) -> None:
         """Remove the hooks."""
-        for it in self._hooks:
-            it.remove()
+        for _, hook in self._hooks:
+            hook.remove()
         self._hooks = []
 
-    def _weigh(self, i: int, gradient: Any) -> Any:
+    def _weigh(self, i: int, gradients: tuple[Any]) -> tuple[Any]:
         """Return a gradient multiplied by its weight, before it is added to ``grad``."""
+        (gradient,) = gradients
         if (now := pass_number()) != self._pass:
             self._pass = now
             self._enter()
         if not self._turn.samples:
             if self.tensors[i].grad is None:
                 self._had_none.add(i)
-            return torch.zeros_like(gradient)  # not gradient · 0, which keeps a NaN
-        return gradient if self._scale == 1 else gradient * self._scale
+            return (torch.zeros_like(gradient),)  # not gradient · 0, which keeps a NaN
+        return gradients if self._scale == 1 else (gradient * self._scale,)
 
     def _enter(self) -> None:
         if self._was_zeroed():

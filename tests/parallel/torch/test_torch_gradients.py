@@ -375,6 +375,20 @@ def test_a_loop_continues_after_an_error_in_backward(open_communicator, comm, sa
     np.testing.assert_allclose(*found, atol=1e-6)
 
 
+def test_join_weighs_what_goes_to_grad_and_nothing_else(ranks):
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    own = [torch.ones(4, 1), torch.ones(1, 1)][: 1 if ranks.rank else 2]
+    with psrt.torch.Gradients(optimizer, ranks) as gradients:
+        for _ in gradients.join(own):
+            (asked,) = torch.autograd.grad((3 * weight).sum(), [weight])
+            assert asked.tolist() == [3, 3]
+            (3 * weight).sum().backward()
+            torch.testing.assert_close(weight.grad, torch.full((2,), 3.0))
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def test_a_rank_without_a_loss_takes_part(ranks, same_bits):
     """By ``step()``, or before clipping by ``wait()``; what only it does not use has a mean."""
     module = nn.Sequential(nn.Linear(FEATURES, 3), nn.Linear(2, 2)).to(torch.bfloat16)

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from psrt.checkpoint.state import restore, state_of
+from psrt.collective.ops import OPS
 from psrt.core.arrays import Vector
 from psrt.core.errors import CheckpointError, ConfigError
 from psrt.core.partition import Span
@@ -123,10 +124,12 @@ class CodedSums(Sums):
     def repeat(self, bucket: int) -> None:
         """Forget the sum of a bucket in the newest round, and make it without the codec."""
         self._undo(bucket)
-        array = self._arrays[bucket]
-        super().repeat(bucket)
+        array, size = self._arrays[bucket], self._communicator.size
+        scale = OPS["mean"].scale(np.float32, size)  # a sum of large numbers would be infinite
         with np.errstate(all="ignore"):
-            np.multiply(array, np.float32(1.0 / self._codec.total), out=array)
+            np.multiply(array, np.float32(scale), out=array)
+            super().repeat(bucket)
+            np.multiply(array, np.float32(1.0 / (self._codec.total * scale)), out=array)
 
     def _finish(self) -> None:
         for it in self._sums:

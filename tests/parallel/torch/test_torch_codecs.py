@@ -327,13 +327,14 @@ def test_a_gradient_that_is_not_finite_leaves_no_trace(apart, same_bits, codec, 
     np.testing.assert_array_equal(found, infinite(apart, None, codec, bad))
 
 
-def test_what_a_codec_cannot_hold_is_summed_without_it(apart):
-    """A float16 ends at 65,504; the gradient of this loss is larger."""
+@pytest.mark.parametrize(("codec", "size"), [("float16", 1e6), ("nonzero", 2.0**127)])
+def test_what_a_codec_cannot_hold_is_summed_without_it(apart, codec, size):
+    """A float16 ends at 65,504, and a float32 between the mean of these gradients and their sum."""
     module = nn.Linear(2, 1, bias=False)
-    _, gradients = gradients_of(module, apart, codec="float16")
+    _, gradients = gradients_of(module, apart, codec=codec)
     with gradients:
-        module(torch.full((1, 2), 1e6)).sum().backward()
-    assert torch.equal(module.weight.grad, torch.full((1, 2), 1e6))
+        module(torch.full((1, 2), size)).sum().backward()
+    assert torch.equal(module.weight.grad, torch.full((1, 2), size))
 
 
 # --- saved, refused, lost -------------------------------------------------------------------------

@@ -33,7 +33,7 @@ _MOST = 1 << 62
 #: Parameters that a loop may not write to are compared with what they were: after each of the first
 #: steps, then once in this many.
 _FIRST_STEPS, _EVERY = 4, 32
-_SERVES = "this rank is a server and takes no part in the loop"
+_SERVES = "this rank is a server and takes no part in the loop; ask trainer.serves before"
 
 
 class Words(NamedTuple):
@@ -150,6 +150,8 @@ class Trainer:
         #: The suspended job of this rank, while it runs.
         self._job: Coroutine[Any, Next | None, Run | None] | None = None
         self._is_in_epoch = self._is_over = False
+        #: Whether the run ended in a step, after which the loop has not called ``epoch`` yet.
+        self._was_last = False
         #: (n,) the parameters as the loop sees them: a copy, since the memory that the ranks share
         #: is freed when the job ends, and any view of it would dangle.
         self._theta: Vector | None = None
@@ -219,6 +221,7 @@ class Trainer:
             ``steps``, and on a server.
         """
         steps = _whole("steps of an epoch", steps)
+        self._was_last = False
         if self._is_in_epoch:
             self._is_in_epoch = False
             self._resume(Ending.EPOCH)
@@ -264,6 +267,7 @@ class Trainer:
                 "step: compute it with the attribute parameters of the trainer"
             )
         self._resume(OwnBatch(samples, known, write))
+        self._was_last = self._is_over
         return self._is_in_epoch
 
     def leave(self) -> None:
@@ -439,13 +443,16 @@ class Trainer:
         """Report results on held-out data with the current parameters, before ``epoch()``.
 
         Those of worker 0 go into the metrics of the run, and into its summary only if the run
-        ends with exactly worker 0's parameters. ``evaluate`` is called with the final ones.
+        ends with exactly worker 0's parameters. ``evaluate`` is called with the final ones. After
+        the ``step()`` that returned False at the end of the run, this does nothing.
 
         Args:
             loss: mean loss.
             accuracy: share of right answers, in [0, 1].
             figures: any others, by name.
         """
+        if self._was_last:
+            return
         if self._is_over:
             raise ConfigError(
                 "training is over: call metrics() before the epoch() that returns False"
@@ -478,8 +485,8 @@ def _number(what: str, value: Any) -> float:
         ConfigError: if it is no number.
     """
     try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor that requires a gradient
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several
         raise ConfigError(f"{what}: got {type(value).__name__}, expected a number") from None
 
 

@@ -40,6 +40,18 @@ def test_a_step_is_a_step_of_the_optimizer():
     assert not trainer.epoch()
 
 
+def test_a_loop_that_breaks_off_may_still_have_metrics():
+    config = TrainConfig(mode="serial", steps=3)
+    with Trainer(config, np.ones(2, np.float32)) as trainer:
+        while trainer.epoch():
+            while trainer.step(np.ones(2, np.float32), samples=1):
+                pass
+            trainer.metrics(loss=1.0)
+        with pytest.raises(ConfigError, match="training is over"):
+            trainer.metrics(loss=1.0)
+    assert trainer.result.summary.steps == 3
+
+
 def test_a_schedule_moves_on_within_an_epoch_whose_steps_are_known():
     config = TrainConfig(mode="serial", epochs=2, lr=1.0, schedule="cosine")
     rates = {}

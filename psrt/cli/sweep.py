@@ -199,6 +199,8 @@ def sweep(
         if ended is None:  # it was only shown
             continue
         how = f"failed with status {ended.status}" if ended.status else "done"
+        if not ended.status and not (it.folder / SUMMARY).exists():
+            how = f"done, but without {it.folder / SUMMARY}, so a restart runs it again,"
         said.append(f"{it.name}  {how} after {time_text(ended.seconds)}")
         first = first if first is not None and first.status else ended
         if ended.asked is not None:

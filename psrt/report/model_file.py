@@ -31,4 +31,5 @@ def load(source: str | os.PathLike[str]) -> dict[str, AnyArray]:
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+        why = str(error).splitlines()[0].removesuffix(f": {path}")
+        raise ConfigError(f"{path}: cannot be read: {why}") from None

@@ -22,6 +22,7 @@ from psrt.report.files import SIMULATION
 from psrt.report.metrics import seconds_to_accuracy
 from psrt.rows.knobs import dashed, shown
 from psrt.rows.row import Row
+from psrt.rows.suggest import did_you_mean
 from psrt.views.runs.figures import FIGURES, OF_RUN, TEST, Figure, Told, user_figure, user_figures
 from psrt.views.runs.folder import RunFolder, as_written, labels, read_run
 from psrt.views.runs.seeds import Group, alone, deviation_of, grouped, mean_of
@@ -130,6 +131,8 @@ def compare(
             that figure, or the baseline is not one of them.
     """
     if len(runs) < 2:
+        for run in runs:
+            read_run(run)  # which may have a better reason
         raise ConfigError("compare needs at least two runs")
     named = list(zip(labels(runs), [read_run(run) for run in runs], strict=True))
     groups = alone(named) if each else grouped(named)
@@ -171,12 +174,12 @@ def compare(
 
 
 def _values(group: Group, figure: Figure) -> list[Any]:
-    """Return a figure of each run of a group."""
+    """Return a figure of each run of a group; of labels that differ none."""
     found = []
     for run in group.runs:
         with as_written(run.path):
             found.append(figure.of(_told(run)))
-    return found
+    return [None] * len(found) if figure.is_label and len({*found}) > 1 else found
 
 
 def _best_first(name: str, figures: Mapping[str, Figure]) -> str:
@@ -188,8 +191,11 @@ def _best_first(name: str, figures: Mapping[str, Figure]) -> str:
     named = {_plain(it): of for it, of in figures.items()}
     figure = named.get(name)
     if figure is None or figure.best is None:
-        better = ", ".join(it for it, of in named.items() if of.best is not None)
-        raise ConfigError(f"--rank {name}: expected one of {better}; --sort takes any figure")
+        better = [it for it, of in named.items() if of.best is not None]
+        raise ConfigError(
+            f"--rank {name}: expected one of {'; '.join(better)}{did_you_mean(name, better)}; "
+            "--sort takes any figure"
+        )
     return f"-{name}" if figure.best is max else name
 
 

@@ -34,6 +34,8 @@ class Figure(NamedTuple):
     relative: bool = False
     #: ``max`` or ``min``, the better of several values; None if none is better.
     best: Callable[..., Any] | None = None
+    #: Whether it is a number of something, whose mean over several runs says nothing.
+    is_label: bool = False
 
     def said(self, told: Told) -> str | None:
         """Return it as text; None if there is no such number."""
@@ -126,7 +128,7 @@ FIGURES = (
     Figure("staleness, mean", _stale("mean"), "{:.2f}".format, best=min),
     Figure("staleness, max", _stale("max"), best=min),
     Figure("waiting", _waiting, _percent, best=min),
-    Figure("waited for worker", _slowest),
+    Figure("waited for worker", _slowest, is_label=True),
     Figure("dropped", _of("dropped"), best=min),
     Figure("missing workers", lambda told: len((told.summary or {}).get("missing", ())) or None),
     Figure(

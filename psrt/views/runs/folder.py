@@ -46,7 +46,9 @@ def read_run(run: str | Path) -> RunFolder:
     if not path.exists():
         raise ConfigError(f"no run at {path}")
     if not (path / CONFIG).is_file():
-        raise ConfigError(f"{path} is not the folder of a run (--out): it has no {CONFIG}")
+        inside = any(path.glob(f"*/{CONFIG}"))
+        hint = f"; it has runs: use {path}/*" if inside else ""
+        raise ConfigError(f"{path} is not the folder of a run (--out): it has no {CONFIG}{hint}")
     roster = _json(path / ROSTER, list) or []
     if not all(isinstance(row, dict) for row in roster):
         raise ConfigError(f"{path / ROSTER}: not a list of ranks")

@@ -12,6 +12,7 @@ from psrt.cli.sweep import members, sweep
 from psrt.config import resolve, to_toml
 from psrt.core.errors import ConfigError
 from psrt.job.attempt import Ended
+from psrt.report.files import SUMMARY
 from support.cases import each
 
 GRID = """\
@@ -105,10 +106,13 @@ def test_one_that_fails_does_not_keep_the_next_from_starting(file, capsys):
         return Ended(next(ends), None, 2.0)
 
     found = members(file(GRID), ["train"])
+    found[0].folder.mkdir(parents=True)  # the third writes nothing, as a script without --out
+    (found[0].folder / SUMMARY).write_text("{}")
     assert sweep(found, checked, run, told.append).status == 3
     assert started == [it.words for it in found]
     assert told[1] == f"psrt launch: run 2 of 4: {NAMES[1]}\n"
-    how = ("done", "failed with status 3", "done", "failed with status 1")
+    without = f"done, but without all/{NAMES[2]}/summary.json, so a restart runs it again,"
+    how = ("done", "failed with status 3", without, "failed with status 1")
     lines = [f"{name}  {it} after 2 s" for name, it in zip(NAMES, how, strict=True)]
     assert capsys.readouterr().out.split("\n")[1:-1] == lines
 

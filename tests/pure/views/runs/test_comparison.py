@@ -153,7 +153,7 @@ def test_the_best_is_first_by_what_is_better_of_a_figure(tmp_path):
     assert compare(runs, 0.75, rank="time to target", each=True).runs[0] == "2,seed=1"
     assert compare(runs, rank="training loss", each=True).runs[0] == "2,seed=1"
     for wrong, line in (
-        ({"rank": "workers"}, "--rank workers: expected one of seconds, "),
+        ({"rank": "workers"}, "--rank workers: expected one of seconds; "),
         ({"rank": "accuracy", "sort": "lr"}, "give --sort or --rank, not both"),
     ):
         with pytest.raises(ConfigError, match=line):

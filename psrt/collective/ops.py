@@ -65,7 +65,6 @@ class Operation:
 
         For a mean of floating point numbers it is a power of two, so that the sum stays in the
         range of its terms, and is rounded as without the factor. For all others it is 1.
-        of its terms, and rounded as without it. All others are folded as they are.
         """
         import numpy as np
 

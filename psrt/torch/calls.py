@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from psrt.core.arrays import AnyArray
-from psrt.core.errors import ConfigError
+from psrt.core.errors import ConfigError, DifferentCallsError
 from psrt.torch.raw_bytes import dense, fill, on_host
 from psrt.torch.reductions import reduction_of
 from psrt.torch.views import tensor_on
@@ -185,7 +185,13 @@ class Calls:
             self._users[place].finish()
         whole = self._memory.get(place)
         if whole is None or whole.size < nbytes:
-            whole = self.ranks.empty(1 << max(0, nbytes - 1).bit_length(), np.uint8)
+            try:
+                whole = self.ranks.empty(1 << max(0, nbytes - 1).bit_length(), np.uint8)
+            except DifferentCallsError as error:
+                raise DifferentCallsError(
+                    f"{error}; this is the memory for the {nbytes} bytes of a call of "
+                    "torch.distributed here: expected the same call on every rank"
+                ) from error
             self._memory[place] = whole
         return place, whole[:nbytes]
 

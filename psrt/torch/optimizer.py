@@ -18,6 +18,7 @@ from psrt.torch.course import Course, bare_copy, options_text, rate_of
 from psrt.torch.elementwise import check_optimizer, check_scheduler, is_of_torch
 from psrt.torch.parameters import Parameters
 from psrt.torch.shard_optimizer import TICK, Run, ShardOptimizer
+from psrt.torch.staging import to_host
 
 #: Number of elements on which a class of the user's own is tried.
 _TRIED = 12
@@ -118,7 +119,7 @@ class TorchOptimizer:
             for name, it in self._optimizer.state.get(tensor, {}).items():
                 if it is not None and np.ndim(it):
                     whole = found.setdefault(name, np.zeros(self._parameters.n, np.float32))
-                    span.of(whole)[:] = it.reshape(-1)
+                    span.of(whole)[:] = to_host(it).reshape(-1)
         return found
 
     def _tried(self, group: int, gradients: Sequence[float]) -> tuple[dict[str, Any], list[float]]:

@@ -129,4 +129,6 @@ def _tensor_added(crc: int, tensor: Any) -> int:
 
 def bytes_of(tensor: Any) -> Any:
     """Return the bytes of a tensor of any type, (n,) uint8; a view where it is contiguous."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # Of up to one element, a tensor counts as contiguous whatever its strides are.
+    return plain.as_strided((plain.numel(),), (1,), plain.storage_offset()).view(torch.uint8)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from psrt.core.errors import ConfigError
+from psrt.torch.agreement import bytes_of
+from psrt.torch.staging import to_host
 
 
 def dense(tensor: Any, who: str) -> Any:
@@ -35,9 +37,7 @@ def on_host(tensor: Any, who: str) -> Any:
     Raises:
         ConfigError: see ``dense``.
     """
-    plain = dense(tensor, who).resolve_conj().resolve_neg()
-    # Of up to one element, a tensor counts as contiguous whatever its strides are.
-    return plain.cpu().contiguous().as_strided((plain.numel(),), (1,)).view(torch.uint8)
+    return bytes_of(to_host(dense(tensor, who)))
 
 
 def fill(tensor: Any, raw: Any) -> None:

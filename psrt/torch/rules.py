@@ -50,16 +50,6 @@ def check_made(tensor: Any, what: str) -> None:
         raise ConfigError(f"{what} has no shape yet: pass a batch through the module first")
 
 
-def check_on_cpu(tensor: Any, what: str) -> None:
-    """Check that a tensor is where psrt can read it.
-
-    Raises:
-        ConfigError: if it is on another device.
-    """
-    if tensor.device.type != "cpu":
-        raise ConfigError(f"{what} is on {tensor.device}, expected the CPU, as after .cpu()")
-
-
 def check_trainable(tensor: Any, name: str) -> None:
     """Check that a parameter can be part of a vector of float32.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from psrt.core.arrays import Vector
 from psrt.runtime.cut_problem import CutProblem
+from psrt.runtime.named_arrays import tensors_of
 from psrt.runtime.own_loop import OwnBatch, OwnBatches, OwnLoop
 from psrt.runtime.pipedream import PipeDream
 from psrt.runtime.problem import Problem
@@ -234,8 +235,8 @@ def packed(problem: Any, theta: Vector) -> bytes:
 
     if not theta.size:
         return b""
-    tensors = getattr(problem, "tensors", None)
-    named = tensors(theta) if callable(tensors) else {"theta": theta}
+    tensors = tensors_of(problem)
+    named = {"theta": theta} if tensors is None else tensors(theta)
     # The format requires C order; safetensors would write a strided view's memory unchanged.
     return save({name: np.asarray(it, order="C") for name, it in named.items()})
 

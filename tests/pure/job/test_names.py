@@ -62,6 +62,19 @@ def test_a_runs_file_has_the_arrays_and_load_returns_them(tmp_path, kind):
         assert cell in page
 
 
+def test_an_epoch_has_the_arrays_of_the_file(tmp_path):
+    epochs = []
+    config = psrt.TrainConfig(**CONFIG, out=str(tmp_path))
+    psrt.run(config, Cubes(), on_epoch=epochs.append)
+    there = psrt.load(tmp_path)
+    found = epochs[-1].tensors
+    assert {name: it.shape for name, it in found.items()} == {
+        n: it.shape for n, it in there.items()
+    }
+    for name, it in there.items():
+        np.testing.assert_array_equal(found[name], it)
+
+
 def test_a_model_without_names_is_theta_and_no_file_is_one_line(tmp_path):
     class Bare(Cubes):
         names_and_shapes = None

@@ -16,6 +16,7 @@ from psrt.checkpoint import Tree
 from psrt.checkpoint.tree import SEPARATOR
 from psrt.core.arrays import AnyArray
 from psrt.core.errors import CheckpointError, ConfigError
+from psrt.torch.agreement import bytes_of
 from psrt.torch.names import plain_name
 from psrt.torch.parameters import as_array
 from psrt.torch.rules import check_dense, check_stored
@@ -245,7 +246,7 @@ def _encoded(tensor: Any) -> Any:
         return None
     if tensor.dtype in _NUMPYS:
         return as_array(tensor)
-    flat = to_host(tensor).contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+    flat = bytes_of(to_host(tensor))
     kind = str(tensor.dtype).removeprefix("torch.")
     return {"type": kind, "shape": list(tensor.shape), "bytes": flat.numpy()}
 

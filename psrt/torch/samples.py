@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 
 from psrt.core.arrays import AnyArray
 from psrt.core.errors import ConfigError
+from psrt.torch.agreement import bytes_of
 from psrt.torch.rules import said
 from psrt.torch.staging import check_reachable, to_host
 from psrt.torch.views import tensor_on
@@ -165,7 +166,7 @@ def _add(digest: Any, value: Any) -> None:
     """Add a sample, or a tensor of all samples, to a digest."""
     if isinstance(value, torch.Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        digest.update(to_host(value).contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(bytes_of(to_host(value)).numpy().data)
     elif isinstance(value, Mapping):
         for key, it in value.items():
             digest.update(repr(key).encode())

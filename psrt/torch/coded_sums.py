@@ -37,6 +37,8 @@ from psrt.transport.coded_sum import SumPart
 class CodedSums(Sums):
     """One rank's part in all rounds; see ``Sums``."""
 
+    keeps_back = True
+
     def __init__(
         self,
         communicator: Communicator,

@@ -256,7 +256,8 @@ class Rounds:
                     used[i] = sparse == count
                 # Without a gradient on any rank ``grad`` stays None, unless a codec has kept back
                 # something of earlier ones.
-                if count or (i in used and self._buckets.places[i].any()):
+                kept = self._sums.keeps_back and i in used and not count
+                if count or (kept and self._buckets.places[i].any()):
                     self._take(i, factor, is_sparse=used[i])
         self.weights.note_mean()
 

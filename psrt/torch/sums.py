@@ -20,6 +20,8 @@ class Sums:
 
     #: Whether this rank cannot sum its numbers of this round in this way.
     is_odd = False
+    #: Whether a sum may have something where no rank has a gradient: what was kept back before.
+    keeps_back = False
 
     def __init__(self, communicator: Communicator, arrays: Sequence[AnyArray]) -> None:
         """Set up.

@@ -1,0 +1,110 @@
+"""What planning knows: of a model, of the ranks that will train it, and of their machines. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from psrt.codec import Matrix
+from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.core.errors import ConfigError
+from psrt.core.partition import Span
+
+#: A server's or a worker's passes over gradients, in bytes per second: about one core.
+DEFAULT_APPLY = 2e9
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The model and the time that it takes to compute."""
+
+    #: Number of parameters.
+    n: int
+    #: Samples of a worker's step.
+    batch_size: int
+    #: By rank, the seconds of some gradients, in order, each on a core of its own while the other
+    #: cores of the machine compute, too. Fewer lists than ranks: rank r has list r modulo their
+    #: number.
+    gradient_s: tuple[tuple[float, ...], ...]
+    #: Samples of an epoch; None if unknown.
+    samples: int | None = None
+    #: The gradient's spans in the order in which they are ready; without any, it comes as a whole.
+    parts: tuple[Span, ...] = ()
+    #: The matrices among the parameters.
+    matrices: tuple[Matrix, ...] = ()
+
+    @property
+    def mean_s(self) -> float:
+        """The mean seconds of a gradient, over all ranks."""
+        means = [sum(its) / len(its) for its in self.gradient_s]
+        return sum(means) / len(means)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the ranks of a job run."""
+
+    #: By rank, the number of its host, from 0; ranks of a host share memory and a link.
+    hosts: tuple[int, ...]
+    #: By host, the number of the machine whose cores it uses: hosts may be containers on one.
+    machines: tuple[int, ...]
+    #: By machine, its cores.
+    cores: tuple[int, ...]
+    #: What messages, memory and all-reduces cost.
+    costs: MachineCosts = DEFAULT_COSTS
+
+    @property
+    def ranks(self) -> int:
+        """Their number."""
+        return len(self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that a plan is made from."""
+
+    workload: Workload
+    site: Site
+    #: Bytes of gradient per second that a server, or a worker for itself, applies, by name of an
+    #: optimizer; others take ``DEFAULT_APPLY``.
+    apply: dict[str, float] = field(default_factory=dict)
+    #: How many times as fast codecs are as their table says.
+    codec_speed: float = 1.0
+    #: Where it comes from, such as "measured on these ranks", "given", "like runs/a".
+    source: str = "given"
+    #: Why the measurements are not to be trusted; empty if nothing suggests that.
+    doubt: str = ""
+    #: Further measured constants, in seconds or as pure numbers, by name; see ``costs_for``.
+    details: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return it as text that ``from_json`` reads back without loss."""
+        return json.dumps(asdict(self), allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Known:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ConfigError: if it is something else.
+        """
+        try:
+            found: dict[str, Any] = json.loads(text)
+            work, site = found["workload"], found["site"]
+            found["workload"] = Workload(
+                **{
+                    **work,
+                    "gradient_s": tuple(tuple(its) for its in work["gradient_s"]),
+                    "parts": tuple(Span(*it) for it in work["parts"]),
+                    "matrices": tuple(Matrix(*it) for it in work["matrices"]),
+                }
+            )
+            costs = MachineCosts.from_json(json.dumps(site["costs"]))
+            tuples = {name: tuple(site[name]) for name in ("hosts", "machines", "cores")}
+            found["site"] = Site(**tuples, costs=costs)
+            return cls(**found)
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"not what planning has measured: {error}") from None

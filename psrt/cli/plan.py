@@ -53,6 +53,8 @@ _GROUP = "planning"
 _MOST = 4096
 _WORKERS = Knob(WHOLE, "", min=1, max=_MOST)
 _COUNT = Knob(WHOLE, "", min=1, max=1000)
+#: Bytes per second that are as good as infinite.
+_RATE = 1e15
 _SECONDS = Knob(REAL, "", exclusive_min=0, max=1e6)
 _PARAMETERS = Knob(WHOLE, "", min=1, max=10**12)
 _GRADIENT = (Number("MILLISECONDS", 1e-6, 1e9), Number("SD", 0.0, 1e9, default=0))
@@ -317,7 +319,8 @@ def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
         from psrt.simulation.cost_flags import read_link
 
         latency, bandwidth = read_link(given["link"])
-        costs = replace(costs, between=LinkCosts(latency, 1 / bandwidth, costs.between.gamma))
+        rate = min(bandwidth, _RATE)
+        costs = replace(costs, between=LinkCosts(latency, 1 / rate, costs.between.gamma))
     return replace(found, site=replace(found.site, costs=costs))
 
 

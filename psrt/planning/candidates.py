@@ -111,16 +111,22 @@ def candidates(
     """
     found: dict[str, Candidate] = {}
     refused: ConfigError | None = None
-    for servers in _servers(fixed, places):
+    tried = _servers(fixed, places)
+    for servers in tried:
         ranks, workers = places.split(servers)
         if workers < 1:
             continue
+        known = places.known_with(servers)
         for mode in _modes(base, fixed, places, workers):
-            if base.mode is None and not _may_have(mode, servers, workers):
-                continue  # else its refusal says why
-            for more in _varied(base, fixed, mode, places.known_with(servers), servers, workers):
+            fits = mode.may_have_servers if servers else not mode.needs_servers
+            is_worth = _is_worth(mode, servers, workers)
+            # What is asked for, and nothing else, is refused with the reason.
+            if not (fits or len(tried) == 1) or not (is_worth or base.mode is not None):
+                continue
+            own = servers if servers or mode.may_have_servers else None
+            for more in _varied(base, fixed, mode, known, servers, workers):
                 try:
-                    asked = replace(base, mode=mode, servers=servers, **more)
+                    asked = replace(base, mode=mode, servers=own, **more)
                     resolve(asked, ranks=ranks)
                 except ConfigError as error:
                     refused = refused or error
@@ -137,13 +143,10 @@ def _servers(fixed: Mapping[str, Any], places: Places) -> list[int]:
     return [0, *itertools.takewhile(lambda it: it <= most, (1 << i for i in itertools.count()))]
 
 
-def _may_have(mode: Mode, servers: int, workers: int) -> bool:
-    """Return whether a mode is worth a try with these servers and workers."""
-    if mode.single or (workers == 1 and not servers):
-        return mode.single and workers == 1
-    if servers:
-        return mode.may_have_servers
-    return not mode.needs_servers
+def _is_worth(mode: Mode, servers: int, workers: int) -> bool:
+    """Return whether a mode is worth a try: one worker alone needs none but the simplest."""
+    is_alone = workers == 1 and not servers
+    return is_alone if mode.single else not is_alone
 
 
 def _modes(

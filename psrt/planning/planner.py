@@ -228,9 +228,8 @@ def flags_of(config: TrainConfig, usual: TrainConfig) -> dict[str, str]:
     found = {}
     for name in knobs_of(TrainConfig):
         value = getattr(config, name)
-        is_none = name == "servers" and not config.scheme.may_have_servers
         # Slow workers are expected, not wanted: a command slows nobody down.
-        if value in (None, getattr(usual, name)) or is_none or name == "inject":
+        if value in (None, getattr(usual, name)) or name == "inject":
             continue
         text = ",".join(map(str, value)) if isinstance(value, tuple) else shown(value)
         found[dashed(name)] = value if isinstance(value, str) else text

@@ -59,6 +59,10 @@ class Site:
         """Their number."""
         return len(self.hosts)
 
+    def of(self, ranks: int) -> list[int]:
+        """Return the host of each rank of a job; more ranks than there are begin again."""
+        return [self.hosts[rank % len(self.hosts)] for rank in range(ranks)]
+
 
 @dataclass(frozen=True, slots=True)
 class Known:

@@ -1,0 +1,72 @@
+"""Families of modes, whose ranks do the same to each other.
+
+So one short run of any of them tells how far a prediction from single times is off for all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from psrt.config import TrainConfig
+from psrt.config.modes import AllReduce, Async, Gossip, LocalSGD, Mode, Sync
+
+
+class Family(NamedTuple):
+    """A family, and the job that stands for it."""
+
+    name: str
+    mode: Mode
+    servers: int
+    #: Both ways; None: uncompressed.
+    codec: str | None = None
+
+    @property
+    def speed(self) -> str:
+        """The name of its measured samples per second in ``Known.details``."""
+        return " ".join(filter(None, ("speed", self.name, self.codec)))
+
+
+#: The codecs of coded runs: of words, of quantities, and of places. Others count as the first.
+CODECS = ("int8", "float16", "top-k")
+#: Not a family of modes: workers that hardly ever meet show how long a local step takes.
+ALONE = "alone"
+#: In the order in which they are tried on ranks.
+FAMILIES = (
+    Family(ALONE, LocalSGD(local_steps=64), 0),
+    Family("sums", AllReduce(), 0),
+    Family("means", LocalSGD(local_steps=4), 0),
+    Family("rounds", Sync(), 1),
+    Family("stale", Async(), 1),
+    Family("served means", LocalSGD(local_steps=4), 1),
+    Family("neighbours", Gossip(), 0),
+    *(Family("sums", AllReduce(), 0, it) for it in CODECS),
+    *(Family("rounds", Sync(), 1, it) for it in CODECS),
+)
+#: By family, that whose coded runs tell how long its codecs take.
+CODED = {
+    "sums": "sums",
+    "means": "sums",
+    "neighbours": "sums",
+    "rounds": "rounds",
+    "stale": "rounds",
+    "served means": "rounds",
+}
+
+
+def family_of(config: TrainConfig) -> str:
+    """Return the name of the family of a config, which is resolved; empty for one process.
+
+    >>> from psrt.config import resolve
+    >>> [family_of(resolve(TrainConfig(mode=it), ranks=4)) for it in ("ssp", "sync", "gossip")]
+    ['stale', 'rounds', 'neighbours']
+    """
+    mode = config.scheme
+    if mode.single:
+        return ""
+    if mode.mixes:
+        return "neighbours"
+    if mode.averages:
+        return "served means" if config.servers else "means"
+    if not config.servers:
+        return "sums"
+    return "rounds" if mode.rounds else "stale"

@@ -79,9 +79,10 @@ class Places:
 
     def known_with(self, servers: int) -> Known:
         """Return what is known, with a site of as many ranks as there are with these servers."""
-        if self.per_host is None:
-            return self.known
         ranks, _ = self.split(servers)
+        if self.per_host is None:  # further servers run where others do
+            site = replace(self.known.site, hosts=tuple(self.known.site.of(ranks)))
+            return replace(self.known, site=site)
         hosts = tuple(rank // self.per_host for rank in range(ranks))
         count = hosts[-1] + 1
         costs = replace(self.known.site.costs, cores=self.cores)

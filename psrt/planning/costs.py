@@ -4,11 +4,9 @@ The names in ``Known.details``, of which none needs to be there:
 
 =======================  =========================================================================
 ``local_s``              seconds of a local step: a gradient, and an update by its own worker
-``apply``                bytes per second of a server's updates
 ``wake_up``, ``reply``   seconds of a message to an idle server, and of its reply, on one host
 ``turnaround``           the same of a message to a busy server
-``speed FAMILY``         samples per second of a short run, see ``families``
-``rest FAMILY``          factor on the time of everything but gradients, fitted to that run
+``rest FAMILY``          factor on the time of everything but gradients, see ``fitting``
 ``slow FAMILY``          factor on the time of gradients, where that is not enough
 ``code FAMILY CODEC``    factor on the time of codecs
 =======================  =========================================================================
@@ -47,7 +45,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
     work, site, details = known.workload, known.site, known.details
     family = family_of(config)
     slow, rest = details.get(f"slow {family}", 1.0), details.get(f"rest {family}", 1.0)
-    rate = details.get("apply") or known.apply.get(config.optimizer.name, DEFAULT_APPLY)
+    rate = known.apply.get(config.optimizer.name, DEFAULT_APPLY)
     own = rate
     if "local_s" in details:  # a local step is a gradient and its update
         own = ITEMSIZE * work.n / max(1e-9, details["local_s"] - work.mean_s)

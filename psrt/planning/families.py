@@ -20,11 +20,6 @@ class Family(NamedTuple):
     #: Both ways; None: uncompressed.
     codec: str | None = None
 
-    @property
-    def speed(self) -> str:
-        """The name of its measured samples per second in ``Known.details``."""
-        return " ".join(filter(None, ("speed", self.name, self.codec)))
-
 
 #: The codecs of coded runs: of words, of quantities, and of places. Others count as the first.
 CODECS = ("int8", "float16", "top-k")

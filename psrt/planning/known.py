@@ -67,6 +67,20 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class ShortRun:
+    """How fast a short run of a family was; see ``families``."""
+
+    family: str
+    samples_per_s: float
+    workers: int
+    #: Both ways; None: uncompressed.
+    codec: str | None = None
+    #: What psrt chose by itself.
+    algorithm: str | None = None
+    shards_per_server: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """Everything that a plan is made from."""
 
@@ -83,6 +97,8 @@ class Known:
     doubt: str = ""
     #: Further measured constants, in seconds or as pure numbers, by name; see ``costs_for``.
     details: dict[str, float] = field(default_factory=dict)
+    #: To which predictions are fitted.
+    runs: tuple[ShortRun, ...] = ()
 
     def to_json(self) -> str:
         """Return it as text that ``from_json`` reads back without loss."""
@@ -109,6 +125,7 @@ class Known:
             costs = MachineCosts.from_json(json.dumps(site["costs"]))
             tuples = {name: tuple(site[name]) for name in ("hosts", "machines", "cores")}
             found["site"] = Site(**tuples, costs=costs)
+            found["runs"] = tuple(ShortRun(**it) for it in found["runs"])
             return cls(**found)
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, ConfigError):

@@ -38,7 +38,7 @@ from psrt.mpi.agreement import bcast_text, gather_texts, raise_on_all
 from psrt.mpi.communicator import Communicator
 from psrt.mpi.hosts import split_hosts
 from psrt.planning.families import FAMILIES, Family
-from psrt.planning.known import Known, Site, Workload
+from psrt.planning.known import Known, ShortRun, Site, Workload
 from psrt.planning.steady import speed_of
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
@@ -54,8 +54,8 @@ _GRADIENTS_S, _SUM_S, _RUN_S = 1.0, 0.5, 1.5
 _BATCHES, _FEW_STEPS, _MOST_STEPS = 16, 12, 400
 #: Times of a rank that are kept, and the share of a core below which something else had the rest.
 _TIMES, _CORE = 200, 0.95
-#: All-reduces that are timed at the length of the model.
-_SUMS = ("auto", "ring", "halving-doubling", "tree")
+#: All-reduces that are timed at the length of the model, beside that of ``auto``.
+_SUMS = ("ring", "halving-doubling", "tree")
 #: Bytes of exchanges between hosts.
 _EXCHANGES = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
 #: Knobs that a short run has from the config.
@@ -103,9 +103,8 @@ def measure_job(
         site = replace(site, costs=replace(site.costs, between=_link(comm, present)))
         link = site.costs.between
         say(f"links: {1e6 * link.alpha:.0f} us, {1e-6 / link.beta:.1f} MB/s")
-    details = _Runs(comm, config, own).measured(site, workers, say)
-    source = f"measured on {comm.size} ranks"
-    known = Known(work, site, source=source, doubt=doubt, details=details)
+    known = Known(work, site, source=f"measured on {comm.size} ranks", doubt=doubt)
+    known = _Runs(comm, config, own).measured(known, workers, say)
     return Known.from_json(bcast_text(comm, known.to_json()))
 
 
@@ -211,7 +210,8 @@ def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
         node.Free()
         hosts = tuple(map(len, there.hosts))
         buffer = communicator.empty(n)
-        for name in _SUMS:
+        usual = communicator.choice(ITEMSIZE * n).algorithm
+        for name in dict.fromkeys((usual, *_SUMS)):
             call = partial(communicator.all_reduce, buffer, "sum", name)
             found.append((name, hosts, ITEMSIZE * n, _seconds_of(comm, call, _SUM_S)))
     return found
@@ -257,45 +257,57 @@ class _Runs:
         self._comm, self._problem = comm, problem
         self._config = TrainConfig(**kept, steps=_FEW_STEPS)
 
-    def measured(
-        self, site: Site, workers: int | None, say: Callable[[str], None]
-    ) -> dict[str, float]:
-        """Make all runs; return what they tell, at rank 0."""
-        details: dict[str, float] = {}
+    def measured(self, known: Known, workers: int | None, say: Callable[[str], None]) -> Known:
+        """Make all runs; return what is known then, at rank 0."""
+        several = len(set(known.site.hosts)) > 1
         with tempfile.TemporaryDirectory() as folder:
-            several = len(set(site.hosts)) > 1
             for family in FAMILIES:
                 if family.codec and not several:
                     continue  # on one host a codec is not in effect
                 ranks = self._comm.size if workers is None else workers + family.servers
                 if ranks - family.servers < 2 or ranks > self._comm.size:
                     continue
-                work = partial(self._measure, family, folder)
-                found = run_on(self._comm, range(ranks), work) or {}
-                if found:
+                history = run_on(self._comm, range(ranks), partial(self._history, family, folder))
+                if history is not None:
+                    known = self._with(known, family, history)
                     what = f"{family.mode.described()}{f', {family.codec}' if family.codec else ''}"
-                    say(f"{what}: {found[family.speed]:,.0f} samples/s")
-                details |= found
-        return details
+                    say(f"{what}: {known.runs[-1].samples_per_s:,.0f} samples/s")
+        return known
 
-    def _measure(self, family: Family, folder: str, comm: MPI.Comm) -> dict[str, float]:
-        """Measure a family on its ranks."""
+    def _history(self, family: Family, folder: str, comm: MPI.Comm) -> History | None:
+        """Run a family on its ranks, for long enough; return its history at the first."""
         config = replace(
             self._config, mode=family.mode, servers=family.servers, out=folder, record=True,
             overwrite=True, codec=family.codec, codec_reply=family.codec,
         )  # fmt: skip
-        period = family.mode.local_steps
-        steps = np.array([max(_FEW_STEPS, 3 * period)])
-        history = self._run(comm, replace(config, steps=int(steps[0])))
+        few = max(_FEW_STEPS, 3 * family.mode.local_steps)
+        steps = np.array([few])
+        history = self._run(comm, replace(config, steps=few))
         if history is not None:
-            steps[0] = min(_MOST_STEPS, steps[0] * _RUN_S / _seconds(history))
+            steps[0] = min(_MOST_STEPS, few * _RUN_S / _seconds(history))
         comm.Bcast(steps)
-        if steps[0] > 2 * max(_FEW_STEPS, 3 * period):
+        if steps[0] > 2 * few:
             history = self._run(comm, replace(config, steps=int(steps[0])))
-        if history is None:
-            return {}
-        found = {family.speed: speed_of(history.workers, period=period)}
-        return found | (_of_servers(calibrate(history)) if family.name == "rounds" else {})
+        return history
+
+    def _with(self, known: Known, family: Family, history: History) -> Known:
+        """Return what is known with a run."""
+        header = history.header
+        servers = len(header.server_ranks)
+        run = ShortRun(
+            family.name,
+            speed_of(history.workers, period=family.mode.local_steps),
+            workers=len(header.workers),
+            codec=family.codec,
+            algorithm=header.algorithm,
+            shards_per_server=len(header.servers) // servers if servers else None,
+        )
+        known = replace(known, runs=(*known.runs, run))
+        if family.name != "rounds" or family.codec:
+            return known
+        rate, details = _of_servers(calibrate(history))
+        apply = {self._config.optimizer.name: rate} if rate else {}
+        return replace(known, apply=apply, details={**known.details, **details})
 
     def _run(self, comm: MPI.Comm, config: TrainConfig) -> History | None:
         run_over_mpi(comm, config, self._problem)
@@ -308,8 +320,8 @@ def _seconds(history: History) -> float:
     return max(1e-6, float(times.max() - times.min()))
 
 
-def _of_servers(times: Calibration) -> dict[str, float]:
-    """Return what a server's work takes, by a run in rounds."""
+def _of_servers(times: Calibration) -> tuple[float, dict[str, float]]:
+    """Return the bytes per second of updates, and the details of messages, by a run in rounds."""
     shards = times.shards
     rates = [
         ITEMSIZE * it.size * gradients / float(np.nanmean(seconds))
@@ -317,8 +329,7 @@ def _of_servers(times: Calibration) -> dict[str, float]:
         for gradients, seconds in it.update.items()
         if np.nanmean(seconds) > 0
     ]
-    return {
-        "apply": float(np.mean(rates)) if rates else 0.0,
+    return float(np.mean(rates)) if rates else 0.0, {
         "wake_up": _known_mean(*(it.wake_up for it in shards)),
         "turnaround": _known_mean(*(it.turnaround for it in shards)),
         "reply": _known_mean(times.reply),

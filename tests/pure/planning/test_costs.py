@@ -8,9 +8,11 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig, resolve
 from psrt.core.errors import ConfigError
+from psrt.planning.candidates import Candidate
 from psrt.planning.families import CODED, FAMILIES, family_of
-from psrt.planning.known import Known, Site, Workload
-from psrt.planning.simulated import fitted, simulated_speed
+from psrt.planning.fitting import fitted
+from psrt.planning.known import Known, ShortRun, Site, Workload
+from psrt.planning.prediction import simulated_speed
 
 #: Elements, samples of a batch, seconds of a gradient, and bytes per second of a link.
 N, BATCH, GRADIENT_S, RATE = 1_000_000, 10, 0.02, 1e8
@@ -34,8 +36,9 @@ def known(hosts, *, machines=None, cores=None, **details):
 
 def speed(known, workers, **knobs):
     servers = knobs.pop("servers", 0)
-    config = TrainConfig(steps=48, servers=servers, **knobs)
-    return simulated_speed(known, resolve(config, ranks=workers + servers), workers=workers)
+    ranks = workers + servers
+    config = resolve(TrainConfig(steps=1, servers=servers, batch_size=BATCH, **knobs), ranks=ranks)
+    return simulated_speed(known, Candidate(config, servers, ranks, workers), 48)
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 3), (2, 3), (2, 2), (4, 2)])
@@ -75,17 +78,21 @@ def test_a_codec_is_in_effect_only_between_hosts():
 @pytest.mark.parametrize("slower", [0.8, 0.5])
 def test_short_runs_are_predicted_once_their_factors_are_fitted(slower):
     before = known([0, 1, 2], cores=[2, 2, 2])
-    config = TrainConfig()
-    runs = {}
+    config = TrainConfig(batch_size=BATCH)
+    runs = []
     for it in FAMILIES:
         if it.name == "alone" or it.codec:
             continue
-        runs[it.speed] = slower * speed(before, 3 - it.servers, mode=it.mode, servers=it.servers)
-    after = fitted(replace(before, details={**before.details, **runs}), config)
-    for it in FAMILIES:
-        if it.speed in runs:
-            found = speed(after, 3 - it.servers, mode=it.mode, servers=it.servers)
-            assert found == pytest.approx(runs[it.speed], rel=0.03), it.name
+        workers, shards = 3 - it.servers, 4 if it.servers else None
+        usual = speed(before, workers, mode=it.mode, servers=it.servers, shards_per_server=shards)
+        runs.append(ShortRun(it.name, slower * usual, workers, shards_per_server=shards))
+    after = fitted(replace(before, runs=tuple(runs)), config)
+    for it, run in zip([it for it in FAMILIES if it.name != "alone"], runs, strict=False):
+        found = speed(
+            after, run.workers, mode=it.mode, servers=it.servers,
+            shards_per_server=run.shards_per_server,
+        )  # fmt: skip
+        assert found == pytest.approx(run.samples_per_s, rel=0.03), it.name
 
 
 def test_a_codec_has_the_factor_of_its_own_run():
@@ -104,7 +111,8 @@ def test_every_mode_has_a_family_that_is_run():
 
 
 def test_what_is_known_survives_its_file():
-    it = known([0, 1, 1], **{"rest sums": 1.25})
+    run = ShortRun("sums", 12.5, 3, codec="int8", algorithm="ring")
+    it = replace(known([0, 1, 1], **{"rest sums": 1.25}), runs=(run,))
     assert Known.from_json(it.to_json()) == it
 
 

@@ -19,18 +19,14 @@ from psrt.config.names import PAIRS, PLAIN
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
 from psrt.core.sharding import Sharing
+from psrt.planning.families import CODECS
 from psrt.planning.known import Known, Site
 from psrt.topology.names import DEFAULT
 
 #: All-reduces that are tried, the fastest by the closed form.
 _ALGORITHMS = 2
 #: Codecs of what is sent and of what comes back, tried between hosts.
-_CODECS: Final = (
-    (None, None),
-    ("float16", "float16"),
-    ("int8", "int8"),
-    ("top-k", "int8"),
-)
+_CODECS: Final = ((None, None), *CODECS)
 
 
 class Setting(NamedTuple):

@@ -84,7 +84,7 @@ def _codec_factor(known: Known, config: TrainConfig, family: str) -> float:
     """Return how many times as long as its table says a codec takes."""
     if config.codec is None:
         return 1.0
-    names = (config.codec.name, CODECS[0])
+    names = (config.codec.name, CODECS[0][0])
     found = (known.details.get(f"code {CODED.get(family)} {it}") for it in names)
     return next((it for it in found if it is not None), 1.0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from psrt.config import TrainConfig
-from psrt.config.modes import AllReduce, Async, Gossip, LocalSGD, Mode, Sync
+from psrt.config.modes import EASGD, AllReduce, Async, Gossip, LocalSGD, Mode, Sync
 
 
 class Family(NamedTuple):
@@ -17,12 +17,14 @@ class Family(NamedTuple):
     name: str
     mode: Mode
     servers: int
-    #: Both ways; None: uncompressed.
+    #: Of what is sent and of what comes back; None: uncompressed.
     codec: str | None = None
+    reply: str | None = None
 
 
-#: The codecs of coded runs: of words, of quantities, and of places. Others count as the first.
-CODECS = ("int8", "float16", "top-k")
+#: The codecs that are planned, of what is sent and of what comes back: of words, of halves, of
+#: places. Others count as the first ones.
+CODECS = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
 #: Not a family of modes: workers that hardly ever meet show how long a local step takes.
 ALONE = "alone"
 #: In the order in which they are tried on ranks.
@@ -33,9 +35,10 @@ FAMILIES = (
     Family("rounds", Sync(), 1),
     Family("stale", Async(), 1),
     Family("served means", LocalSGD(local_steps=4), 1),
+    Family("elastic", EASGD(), 1),
     Family("neighbours", Gossip(), 0),
-    *(Family("sums", AllReduce(), 0, it) for it in CODECS),
-    *(Family("rounds", Sync(), 1, it) for it in CODECS),
+    *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
+    *(Family("rounds", Sync(), 1, *it) for it in CODECS),
 )
 #: By family, that whose coded runs tell how long its codecs take.
 CODED = {
@@ -45,6 +48,7 @@ CODED = {
     "rounds": "rounds",
     "stale": "rounds",
     "served means": "rounds",
+    "elastic": "rounds",
 }
 
 
@@ -60,6 +64,8 @@ def family_of(config: TrainConfig) -> str:
         return ""
     if mode.mixes:
         return "neighbours"
+    if mode.elastic is not None:
+        return "elastic"
     if mode.averages:
         return "served means" if config.servers else "means"
     if not config.servers:

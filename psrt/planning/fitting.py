@@ -51,8 +51,8 @@ def _crowding(site: Site, workers: int) -> float:
 def _job(family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
     """Return the job of a short run, with what psrt chose in it."""
     asked = replace(
-        config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=run.codec,
-        codec_reply=run.codec, allreduce=run.algorithm,
+        config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=family.codec,
+        codec_reply=family.reply, allreduce=run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
     ranks = run.workers + family.servers

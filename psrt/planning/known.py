@@ -73,7 +73,7 @@ class ShortRun:
     family: str
     samples_per_s: float
     workers: int
-    #: Both ways; None: uncompressed.
+    #: Of what is sent; None: uncompressed.
     codec: str | None = None
     #: What psrt chose by itself.
     algorithm: str | None = None

@@ -278,7 +278,7 @@ class _Runs:
         """Run a family on its ranks, for long enough; return its history at the first."""
         config = replace(
             self._config, mode=family.mode, servers=family.servers, out=folder, record=True,
-            overwrite=True, codec=family.codec, codec_reply=family.codec,
+            overwrite=True, codec=family.codec, codec_reply=family.reply,
         )  # fmt: skip
         few = max(_FEW_STEPS, 3 * family.mode.local_steps)
         steps = np.array([few])

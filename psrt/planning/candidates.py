@@ -83,7 +83,7 @@ class Places:
         count = hosts[-1] + 1
         costs = replace(self.known.site.costs, cores=self.cores)
         site = Site(hosts, tuple(range(count)), (self.cores,) * count, costs)
-        return replace(self.known, site=site)
+        return replace(self.known.without_factors(), site=site)
 
 
 class Candidate(NamedTuple):

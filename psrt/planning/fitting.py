@@ -30,6 +30,7 @@ def fitted(known: Known, config: TrainConfig) -> Known:
         config: of the user, of which mode and servers do not matter.
     """
     runs = {(it.family, it.codec): it for it in known.runs}
+    known = known.without_factors()
     for family in FAMILIES:
         if (run := runs.get((family.name, family.codec))) is None:
             continue

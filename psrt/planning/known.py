@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from psrt.codec import Matrix
@@ -11,6 +11,8 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 
+#: The first words of details that were fitted.
+FACTORS = ("rest", "slow", "code")
 #: The source of times that are nobody's measurement.
 GIVEN = "given"
 #: A server's or a worker's passes over gradients, in bytes per second: about one core.
@@ -99,6 +101,11 @@ class Known:
     details: dict[str, float] = field(default_factory=dict)
     #: To which predictions are fitted.
     runs: tuple[ShortRun, ...] = ()
+
+    def without_factors(self) -> Known:
+        """Return what is known before it was fitted to runs on its own ranks."""
+        kept = {name: it for name, it in self.details.items() if name.split()[0] not in FACTORS}
+        return replace(self, details=kept)
 
     def to_json(self) -> str:
         """Return it as text that ``from_json`` reads back without loss."""

@@ -436,6 +436,8 @@ def _places(given: Mapping[str, Any], known: Known) -> Places:
     if "link" in given:
         per_host = read("ranks-per-host", _COUNT, given.get("ranks_per_host", "1"))
         return Places(known, workers, per_host, _cores(given, per_host))
+    if known.runs:  # of that many workers, on these hosts
+        return Places(known, workers)
     counts = [site.hosts.count(it) for it in set(site.hosts)]
     per_host = 2 * _MOST if len(counts) == 1 else max(counts)
     return Places(known, workers, per_host, _cores(given, max(site.cores)))

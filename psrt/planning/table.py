@@ -53,8 +53,8 @@ def _header(plan: Plan) -> list[str]:
     lines = [f"known: {work.n:,} parameters, a gradient {time_text(work.mean_s)}, {known.source}"]
     if len(set(site.hosts)) > 1:
         link = site.costs.between
-        rate = "any number of bytes" if not link.beta else f"{size_text(1 / link.beta)}/s"
-        lines.append(f"links between hosts: {time_text(link.alpha)} a message, {rate}")
+        rate = size_text(1 / link.beta)
+        lines.append(f"links between hosts: {time_text(link.alpha)} a message, {rate}/s")
     if known.doubt:
         lines.append(f"doubt: {known.doubt}")
     left_out = "; ".join(f"{why}: {count}" for why, count in plan.pruned.items())

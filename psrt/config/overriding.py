@@ -9,7 +9,7 @@ from typing import Any
 
 from psrt.config.checks import first_miss
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import Servers
+from psrt.config.modes import Mode, Servers
 from psrt.config.toml import read_values
 from psrt.config.train import TrainConfig
 from psrt.core.errors import ConfigError
@@ -27,10 +27,10 @@ def replaced(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     if any(name in given for name in LENGTHS):
         values = {name: value for name, value in values.items() if name not in LENGTHS}
     kept = {**values, **given}
-    mode = kept.get("mode")
-    fixed = mode is not None and mode.servers is not Servers.OPTIONAL
-    if "servers" not in given and fixed and bool(kept.get("servers")) != mode.needs_servers:
-        kept.pop("servers", None)
+    mode: Mode | None = kept.get("mode")
+    if mode is not None and mode.servers is not Servers.OPTIONAL and "servers" not in given:
+        if bool(kept.get("servers")) != mode.needs_servers:
+            kept.pop("servers", None)
     # In the order of declaration: a knob is dropped after the one that it depends on.
     knobs = knobs_of(TrainConfig)
     for name in knobs:

@@ -19,6 +19,7 @@ COMMANDS = {
     "server": "train, with this rank as a server: mpirun -n 1 psrt server : -n 3 psrt worker",
     "worker": "train, with this rank as a worker of psrt server",
     "simulate": "run a whole job in one process, in virtual time; needs no MPI",
+    "plan": "say which mode, servers and codec make a step short, before ranks are booked",
     "bench": "benchmark all-reduces and codecs on this machine",
     "doctor": "find what would make a job fail or slow it down, and how to fix it",
     "check": "check that a recorded run kept the guarantees of its mode; needs no MPI",

@@ -50,7 +50,7 @@ _ON_RANKS = ("train", "bench", "doctor")
 _PARTS = ("server", "worker")
 #: Commands of psrt that run in one process.
 _WITHOUT_RANKS = (
-    *("simulate", "check", "checkpoints", "report", "show", "explain"),
+    *("simulate", "plan", "check", "checkpoints", "report", "show", "explain"),
     *("trace", "compare", "export", "predict", "watch", "completion"),
 )
 #: Runs a script or module as ``__main__``, and ends the job with its status if it fails.

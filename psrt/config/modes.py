@@ -46,6 +46,15 @@ class Servers(Enum):
     OPTIONAL = "optional"
 
 
+#: What a mode may promise about the parameters, the strongest first.
+PROMISES: Final = {
+    "same": "those that one process would get from the same batches, up to rounding",
+    "bounded": "off by no more than a bound on staleness, dropped gradients or a codec's loss",
+    "stale": "gradients of any staleness are applied",
+    "local": "workers train alone for some steps, and average",
+}
+
+
 class Mode(Row):
     """One synchronization scheme.
 
@@ -190,6 +199,19 @@ class Mode(Row):
         if self.single or self.averages or self.mixes:
             return False
         return not self.is_stale or self.share is not None
+
+    @property
+    def promise(self) -> str:
+        """What it promises about the parameters, a key of ``PROMISES``.
+
+        >>> [MODES[name].promise for name in ("sync", "ssp", "async", "gossip")]
+        ['same', 'bounded', 'stale', 'local']
+        """
+        if self.averages or self.mixes:
+            return "local"
+        if self.backup or (self.is_stale and self.lead < math.inf):
+            return "bounded"
+        return "stale" if self.is_stale else "same"
 
     @property
     def paces(self) -> bool:

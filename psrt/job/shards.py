@@ -22,6 +22,7 @@ What is not known is assumed: a gradient takes ``_GRADIENT_S`` for each paramete
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -154,8 +155,7 @@ def shards_for(
 
 def choose_shards(job: ServedJob) -> ShardChoice:
     """Choose the number of shards of each server: a power of two."""
-    nbytes = ITEMSIZE * job.n
-    most = min(MOST_SHARDS, nbytes // (len(job.servers) * _LEAST_BYTES))
+    nbytes, most = ITEMSIZE * job.n, most_shards(job)
     if most < 2:
         why = f"its {size_text(nbytes / len(job.servers))} are too small to split"
         return ShardChoice(1, why)
@@ -181,6 +181,11 @@ def choose_shards(job: ServedJob) -> ShardChoice:
     else:
         why = f"a step of {seconds} is predicted instead of {time_text(times[1])} with 1 ({parts})"
     return ShardChoice(shards, why)
+
+
+def most_shards(job: ServedJob) -> int:
+    """Return the most shards per server that a choice may take, at least 1."""
+    return max(1, min(MOST_SHARDS, ITEMSIZE * job.n // (len(job.servers) * _LEAST_BYTES)))
 
 
 def step_seconds(job: ServedJob, each: int) -> float:
@@ -233,8 +238,9 @@ def _bound(job: ServedJob, each: int, call: float) -> float:
     own = _SHARD_S + times.encode.at(size) + times.decode_reply.at(size)
     gradient = job.compute_s + each * servers * own
     busy = 0.0
+    on_host, serve_there = Counter(job.workers), Counter(job.servers)
     for host in {*job.workers, *job.servers}:
-        here, serving = job.workers.count(host), job.servers.count(host)
+        here, serving = on_host[host], serve_there[host]
         busy = max(busy, (here * gradient + serving * update) / cores)
         if job.rounds and here and serving > max(0, cores - here):
             busy = max(busy, gradient + update)
@@ -267,9 +273,9 @@ def _wire_seconds(job: ServedJob, share: float = 1.0) -> float:
         if job.shared_memory:
             return 0.0
         return max(len(job.workers), len(job.servers)) * nbytes * job.costs.inside.beta
-    most = 0
+    most, on_host, serve_there = 0, Counter(job.workers), Counter(job.servers)
     for host in hosts:
-        workers, servers = job.workers.count(host), job.servers.count(host)
+        workers, servers = on_host[host], serve_there[host]
         inward = servers * (len(job.workers) - workers)
         outward = workers * (len(job.servers) - servers)
         most = max(most, inward, outward)

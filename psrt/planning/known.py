@@ -11,6 +11,8 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 
+#: The source of times that are nobody's measurement.
+GIVEN = "given"
 #: A server's or a worker's passes over gradients, in bytes per second: about one core.
 DEFAULT_APPLY = 2e9
 
@@ -72,7 +74,7 @@ class Known:
     #: How many times as fast codecs are as their table says.
     codec_speed: float = 1.0
     #: Where it comes from, such as "measured on these ranks", "given", "like runs/a".
-    source: str = "given"
+    source: str = GIVEN
     #: Why the measurements are not to be trusted; empty if nothing suggests that.
     doubt: str = ""
     #: Further measured constants, in seconds or as pure numbers, by name; see ``costs_for``.

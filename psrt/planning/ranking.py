@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
 
 from psrt.config import TrainConfig
+from psrt.config.knobs import knobs_of
+from psrt.config.modes import PROMISES as PROMISES
+from psrt.core.errors import ConfigError
 from psrt.planning.known import Known
+from psrt.rows.values import SWITCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,8 @@ class Prediction:
     #: Steps of each worker that were simulated, and their virtual seconds.
     steps: int
     seconds: float
+    #: Share of the gradients that no update uses, such as late ones of backups.
+    dropped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +67,26 @@ class Row:
     goodput: float | None = None
 
     @property
+    def useful_per_s(self) -> float:
+        """Samples per second that updates use and failures do not undo."""
+        used = self.prediction.samples_per_s * (1 - self.prediction.dropped)
+        return used if self.goodput is None else used * self.goodput
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The flags as words, to put them into a command."""
-        return tuple(word for name, text in self.knobs.items() for word in (f"--{name}", text))
+        return tuple(words_of(self.knobs))
+
+
+def words_of(knobs: Mapping[str, str]) -> list[str]:
+    """Return flags, by name without dashes, as words."""
+    return [word for it in knobs.items() for word in _words(*it)]
+
+
+def _words(flag: str, text: str) -> tuple[str, ...]:
+    if knobs_of(TrainConfig)[flag.replace("-", "_")].kind is SWITCH:
+        return (f"--{flag}" if text == "true" else f"--no-{flag}",)
+    return f"--{flag}", text
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +100,87 @@ class Plan:
     asked: str
     #: By reason, the number of candidates that were left out.
     pruned: Mapping[str, int]
+
+    def to_json(self) -> str:
+        """Return it as text, for other programs."""
+        rows = [_document(row) for row in self.rows]
+        found = {"known": json.loads(self.known.to_json()), "asked": self.asked}
+        return json.dumps(found | {"rows": rows, "pruned": dict(self.pruned)}, indent=1) + "\n"
+
+
+def _document(row: Row) -> dict[str, Any]:
+    prediction = asdict(row.prediction)
+    more = {"sent_bytes_per_step": prediction.pop("sent_per_step")}
+    more["waiting"] = prediction.pop("waits")
+    return {
+        "number": row.number, "ranks": row.ranks, "workers": row.workers, "servers": row.servers,
+        "knobs": dict(row.knobs), "words": list(row.words), "command": row.command,
+        **prediction, **more, "memory_bytes": dict(row.memory), "promise": row.promise,
+        "goodput": row.goodput, "closed_step_s": row.closed_step_s,
+    }  # fmt: skip
+
+
+def promise_of(config: TrainConfig) -> str:
+    """Return what a config promises about the parameters: a key of ``PROMISES``.
+
+    A codec that is in effect changes them, within what it loses.
+    """
+    own = config.scheme.promise
+    return "bounded" if own == "same" and config.codec is not None else own
+
+
+class Budget(NamedTuple):
+    """What rows are ranked by."""
+
+    #: In words.
+    words: str
+    #: ``samples``, ``seconds``, or a name of ``_FIGURES``.
+    kind: str = "samples"
+    #: Samples, or seconds; None for a rate.
+    amount: float | None = None
+
+    def key(self, row: Row) -> tuple[float, float]:
+        """Return what to sort rows by, the best first."""
+        first = _FIGURES[self.kind](row) if self.kind in _FIGURES else 0.0
+        return first, -row.useful_per_s
+
+    def of(self, row: Row) -> float | None:
+        """Return the time for the samples, or the samples in the time; None without an amount."""
+        if self.amount is None:
+            return None
+        rate = row.useful_per_s
+        return self.amount / rate if self.kind == "samples" else self.amount * rate
+
+
+_FIGURES: Final = {
+    "staleness": lambda row: row.prediction.staleness_mean or 0.0,
+    "bytes": lambda row: row.prediction.sent_per_step * row.ranks / row.workers,
+    "memory": lambda row: float(max(row.memory.values())),
+}
+
+
+def read_budget(text: str | None) -> Budget:
+    """Return the budget that a text spells.
+
+    >>> read_budget("samples:1e6").words, read_budget("staleness").words
+    ('seconds for 1e+06 samples', 'staleness, then samples/s')
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    if text is None:
+        return Budget("samples/s")
+    kind, colon, number = text.strip().partition(":")
+    if kind in _FIGURES and not colon:
+        return Budget(f"{kind}, then samples/s", kind)
+    try:
+        amount = float(number) if kind in ("samples", "seconds") else 0.0
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < 1e18:
+        raise ConfigError(
+            f"budget must be samples:N, seconds:T, {', '.join(_FIGURES)}, N and T above 0, "
+            f"got {text!r}"
+        )
+    words = f"seconds for {amount:g} samples" if kind == "samples" else f"samples in {amount:g} s"
+    return Budget(words, kind, amount)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from psrt.core.files import write_text
 from psrt.core.units import plural
 from psrt.planning.known import Known
-from psrt.planning.ranking import Plan, Row
+from psrt.planning.ranking import PROMISES, Plan, Row
+from psrt.planning.table import in_short, shown_rows
 from psrt.report.simulation import CAUSES
 from psrt.views.page.bars import bar_chart
 from psrt.views.page.detail import Detail
@@ -19,20 +20,15 @@ from psrt.views.report.waiting import between_workers
 
 #: Rows of which the page shows what their workers wait for.
 _BEST = 3
-#: What rows promise, in words, and the number of its colour.
-_PROMISES = {
-    "same": ("same: θ of one process, except for rounding", 2),
-    "bounded": ("bounded: what is late or lost has a bound", 0),
-    "stale": ("stale: no bound", 1),
-    "local": ("local: own steps, averaged now and then", 3),
-}
+#: The number of the colour of each promise.
+_STYLES = dict(zip(PROMISES, (2, 0, 1, 3), strict=True))
 #: What a plan does not say.
 _LIMIT = (
     "A plan says how fast samples are trained, not how well the model learns from them: a stale "
     "gradient is worth less. psrt plan --try trains the best rows."
 )
-#: The most rows and columns of the table that is open; another has all.
-_OPEN_ROWS, _OPEN_COLUMNS = 12, 9
+#: The first rows and columns, of which one table is open; another has all.
+_FIRST, _COLUMNS = 20, 10
 #: Units stay with their numbers.
 _NO_BREAK = str.maketrans({" ": "\u00a0"})
 
@@ -60,20 +56,14 @@ def page_of(plan: Plan) -> str:
     return render(title, lead, sections, scripts=())
 
 
-def scheme(row: Row) -> str:
-    """Return a row in a few words: its mode, then the other flags."""
-    rest = [f"{name} {text}" for name, text in row.knobs.items() if name != "mode"]
-    return ", ".join([row.knobs.get("mode", "the default mode"), *rest])
-
-
 def _ranked(plan: Plan) -> Section:
-    """Return the tables of all rows: what they were ranked by, and what comes with it."""
-    columns, most = list(_columns(plan.rows)), (_OPEN_ROWS, _OPEN_COLUMNS)
+    """Return the tables of rows: what they were ranked by, and what comes with it."""
+    first = shown_rows(plan, _FIRST)
     pruned = [f"{count:,} {why}" for why, count in plan.pruned.items() if count]
     parts: list[Part] = [Note(plan.known.doubt, "bad")] if plan.known.doubt else []
     if plan.rows:
-        parts.append(_table(plan.rows, columns, *most))
-        parts.append(_table(plan.rows, columns, caption="All rows and figures"))
+        parts.append(_table(first, list(_columns(first))[:_COLUMNS]))
+        parts.append(_table(plan.rows, list(_columns(plan.rows)), "All rows and figures"))
     else:
         parts.append(Note("No candidate is left.", "missing"))
     parts.append(Note(f"Left out before they were simulated: {'; '.join(pruned) or 'none'}."))
@@ -90,6 +80,7 @@ def _columns(rows: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
     yield "step", [seconds(it.step_s) for it in every]
     yield "sent per step", [nbytes(it.sent_per_step) for it in every]
     yield "mean staleness", [number(it.staleness_mean, 3) for it in every]
+    yield "dropped", [percent(it.dropped or None) for it in every]
     yield "goodput", [percent(row.goodput) for row in rows]
     yield "promise", [row.promise for row in rows]
     yield "largest staleness", [number(it.staleness_max) for it in every]
@@ -100,58 +91,55 @@ def _columns(rows: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _table(
-    rows: Sequence[Row],
-    columns: Sequence[tuple[str, list[str]]],
-    most_rows: int | None = None,
-    most_columns: int | None = None,
-    caption: str = "",
+    rows: Sequence[Row], columns: Sequence[tuple[str, list[str]]], caption: str = ""
 ) -> Table:
-    """Return a table of the first rows and columns, without those that are empty."""
-    known = [it for it in columns[:most_columns] if any(cell != NONE for cell in it[1])]
+    """Return a table without the columns that are empty."""
+    known = [it for it in columns if any(cell != NONE for cell in it[1])]
     cells = zip(map(_named, rows), *(column for _, column in known), strict=True)
     lines = [(name, *(it.translate(_NO_BREAK) for it in rest)) for name, *rest in cells]
     head = ("", *(name for name, _ in known))
-    return Table(lines[:most_rows], head, caption, numbers=True, folded=bool(caption))
+    return Table(lines, head, caption, numbers=True, folded=bool(caption))
 
 
 def _named(row: Row) -> str:
-    return f"{row.number}  {scheme(row)}"
+    return f"{row.number}  {in_short(row)}"
 
 
 def _charts(plan: Plan) -> Section:
     """Return the time that rows take, beside what they pay in staleness and in bytes."""
     promised = {row.promise for row in plan.rows}
-    legend = [it for name, it in _PROMISES.items() if name in promised]
+    legend = [it for it in _STYLES.items() if it[0] in promised]
     how = (
-        "The number is the row's, of the first ones; a bar is the interval that has the true mean "
-        "19 times of 20. Point at a row to see its flags."
+        "Numbers are those of the first rows; a bar is the interval that has the true mean 19 "
+        "times of 20. Point at a row to see its flags."
     )
+    first = {row.number for row in shown_rows(plan, _FIRST)}
     by_staleness, by_bytes = [], []
     for row in plan.rows:
-        it = row.prediction
-        by_staleness.append(_point(row, it.staleness_mean or 0.0, 1e6 / it.samples_per_s))
-        by_bytes.append(_point(row, it.sent_per_step, 1e3 * it.step_s))
+        it, name = row.prediction, f"{row.number}" if row.number in first else ""
+        by_staleness.append(_point(row, name, it.staleness_mean or 0.0, 1e6 / row.useful_per_s))
+        by_bytes.append(_point(row, name, it.sent_per_step, 1e3 * it.step_s))
     figures = (
         point_chart(
-            "Time against staleness", "mean staleness, in versions", "µs per sample", by_staleness,
-            legend=legend, zero=True, caption=how,
+            "Time against staleness", "mean staleness, in versions", "µs per useful sample",
+            by_staleness, legend=legend, zero=True, caption=how,
         ),
         point_chart(
             "Bytes against time", "bytes that a rank sends per step", "ms per step", by_bytes,
             legend=legend, caption="As above. Rows with other workers have other samples per step.",
         ),
     )  # fmt: skip
-    return Section("charts", "Time, staleness and bytes", [Note(_LIMIT), *filter(None, figures)])
+    words = [(name, words) for name, words in PROMISES.items() if name in promised]
+    parts = [Note(_LIMIT), *filter(None, figures), Table(words, caption="What a promise says of θ")]
+    return Section("charts", "Time, staleness and bytes", parts)
 
 
-def _point(row: Row, x: float, y: float) -> Point:
+def _point(row: Row, name: str, x: float, y: float) -> Point:
     """Return a row's point, whose y is a time that is inversely proportional to its speed."""
     it = row.prediction
     slowest = max(it.low, it.samples_per_s / 10)  # a wider interval would hide all others
     low, high = (y * it.samples_per_s / speed for speed in (it.high, slowest))
-    style = _PROMISES.get(row.promise, ("", 6))[1]
-    name = f"{row.number}" if row.number <= _OPEN_ROWS else ""
-    return Point(name, x, y, low, high, style, _named(row))
+    return Point(name, x, y, low, high, _STYLES[row.promise], _named(row))
 
 
 def _waiting(plan: Plan) -> Section:

@@ -71,7 +71,7 @@ def _table(rows: Sequence[Row], budget: Budget) -> list[str]:
     cells = [head]
     for row in rows:
         it = row.prediction
-        lines = wrap(_what(row), _WHAT, subsequent_indent=" ", break_on_hyphens=False)
+        lines = wrap(in_short(row), _WHAT, subsequent_indent=" ", break_on_hyphens=False)
         stale = "-" if it.staleness_mean is None else f"{it.staleness_mean:.1f}/{it.staleness_max}"
         more = [] if row.goodput is None else [f"{100 * row.goodput:.1f} %"]
         found = budget.of(row)
@@ -94,7 +94,7 @@ def _table(rows: Sequence[Row], budget: Budget) -> list[str]:
     ]
 
 
-def _what(row: Row) -> str:
+def in_short(row: Row) -> str:
     """Return the mode and the other knobs of a row, in short."""
     config = row.config
     name, _, knobs = str(config.mode).partition(":")

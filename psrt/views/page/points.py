@@ -77,7 +77,7 @@ def _name(
     taken: list[tuple[float, float, float, float]],
 ) -> None:  # fmt: skip
     """Write a name beside its point, where it covers nothing that is taken; or nowhere."""
-    wide, high, gap = text_width(name, _SIZE) / 2, _SIZE / 2, _RADIUS + 2
+    wide, high, gap = text_width(name, _SIZE) / 2 + 1, _SIZE / 2, _RADIUS + 2
     for right, down in ((gap + wide, 0), (-gap - wide, 0), (0, -gap - high), (0, gap + high)):
         u, v = x + right, y + down
         apart = (abs(u - a) >= wide + w or abs(v - b) >= high + h for a, b, w, h in taken)

@@ -287,14 +287,12 @@ def _is_measured(given: Mapping[str, Any]) -> bool:
     return not any(name in given for name in _SOURCES)
 
 
-def _known(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
+def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
     """Return what is known of the model and the machine: given, recorded or measured."""
     if "known" in given:
         found = _read_known(given["known"])
     elif "like" in given:
-        from psrt.planning.like import known_like
-
-        found = known_like(given["like"])
+        found = _like(given["like"], values)
     elif "parameters" in given:
         found = _given(given, values)
     else:
@@ -311,6 +309,20 @@ def _known(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
         latency, bandwidth = read_link(given["link"])
         costs = replace(costs, between=LinkCosts(latency, 1 / bandwidth, costs.between.gamma))
     return replace(found, site=replace(found.site, costs=costs))
+
+
+def _like(run: str, values: dict[str, Any]) -> Known:
+    """Return what a recorded run says, and add the knobs of its model to ``values``."""
+    from psrt.cli.like import batch_of, parts_of, samples_of
+    from psrt.history import read_history
+    from psrt.planning.like import known_of, values_like
+
+    history = read_history(run)
+    for name, value in values_like(history.header).items():
+        values.setdefault(name, value)
+    return known_of(
+        run, history, batch=batch_of(history), samples=samples_of(history), parts=parts_of(history)
+    )
 
 
 def _read_known(path: str) -> Known:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from psrt.collective.analysis.choose import choose, predict
-from psrt.collective.registry import ALL_REDUCES, AUTO
+from psrt.collective.registry import ALL_REDUCES, AUTO, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.modes import Mode, Servers
 from psrt.config.names import PAIRS, PLAIN
@@ -204,6 +204,7 @@ def _algorithms(known: Known, workers: int) -> list[str]:
         name: seconds
         for name in ALL_REDUCES
         if name not in (AUTO, first)
+        and (len(hosts) > 1 or not name.startswith(PLUS))
         and (seconds := predict(name, hosts, nbytes, ITEMSIZE, site.costs)) is not None
     }
     return [first, *sorted(times, key=times.__getitem__)[: _ALGORITHMS - 1]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from psrt.codec.times import NO_FRAMES, FrameTimes
 from psrt.collective.analysis.choose import choose, predict
-from psrt.collective.registry import AUTO
+from psrt.collective.registry import AUTO, by_hosts
 from psrt.config import TrainConfig
 from psrt.config.injection import Injection
 from psrt.core.arrays import ITEMSIZE
@@ -197,6 +197,15 @@ def _sum(candidate: Candidate, known: Known, frames: Frames) -> float:
     if found is None:
         found = choose(hosts, int(nbytes), ITEMSIZE, site.costs).seconds
     return found + more
+
+
+def sum_of_hosts(candidate: Candidate, known: Known) -> float | None:
+    """Return the seconds of an all-reduce that folds inside several hosts first; None for others.
+
+    Its messages are not simulated.
+    """
+    name, several = candidate.config.allreduce, len(set(known.site.hosts)) > 1
+    return _sum(candidate, known, Frames()) if by_hosts(name) and several else None
 
 
 def _mixed(candidate: Candidate, known: Known, frames: Frames, draws: Gradients) -> float:

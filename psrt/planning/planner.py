@@ -27,10 +27,10 @@ from psrt.planning.ranking import PROMISES, Budget, Plan, Prediction, Row, promi
 from psrt.rows.knobs import dashed, shown
 
 #: A candidate whose closed form is this many times as long as the best of its promise is left out,
-#: unless it is among that many of its mode.
+#: unless it is among that many of its mode and promise.
 _WORSE, _OF_MODE = 2.0, 2
 #: The most candidates that are simulated, and the most that all may cost; see ``least_cost``.
-_MOST, _MOST_COST = 200, 8_000_000
+_MOST, _MOST_COST = 200, 6_000_000
 #: Simulations that are worth starting other processes for.
 _WORTH = 6
 
@@ -91,7 +91,7 @@ def make_plan(
     rows, why = [], ""
     for priced, result in zip(left, _simulated(question.places, jobs, processes), strict=True):
         if isinstance(result, str):
-            pruned["impossible when set up"] += 1
+            pruned[f"impossible, such as: {result}"] += 1
             why = result
         else:
             rows.append(_row(question, priced, *result))
@@ -102,7 +102,8 @@ def make_plan(
         replace(row, number=i, command=command(_candidate(row), row.knobs))
         for i, row in enumerate(rows, 1)
     ]
-    return Plan(question.places.known, tuple(numbered), question.budget.words, dict(pruned))
+    known = question.places.known_with(0)
+    return Plan(known, tuple(numbered), question.budget.words, dict(pruned))
 
 
 def _pruned(question: Question, found: Sequence[Candidate], pruned: Counter[str]) -> list[_Priced]:
@@ -120,19 +121,19 @@ def _pruned(question: Question, found: Sequence[Candidate], pruned: Counter[str]
         raise ConfigError(f"no candidate promises {' or '.join(question.promises)}")
     priced.sort(key=lambda it: it.closed_s)
     best = {it.promise: it.closed_s for it in reversed(priced)}
-    of_mode: Counter[str] = Counter()
+    of_mode: Counter[tuple[str, str]] = Counter()
     first, others = list[_Priced](), list[_Priced]()
     for it in priced:
-        name = it.candidate.config.scheme.name
-        (first if of_mode[name] < _OF_MODE else others).append(it)
-        of_mode[name] += 1
+        kind = it.candidate.config.scheme.name, it.promise
+        (first if of_mode[kind] < _OF_MODE else others).append(it)
+        of_mode[kind] += 1
     kept = [_with_shards(it, places) for it in first]
     cost = sum(least_cost(it.candidate) for it in kept)
     for it in others:
         if it.closed_s > _WORSE * best[it.promise]:
-            pruned[f"more than {_WORSE:g} times the closed form of the best of its promise"] += 1
+            pruned[f"by closed forms {_WORSE:g} times as slow as the best of the same promise"] += 1
         elif len(kept) == _MOST or cost > _MOST_COST:
-            pruned["beyond what is simulated in a minute"] += 1
+            pruned["too many for a minute, and slower by their closed form"] += 1
         else:
             kept.append(_with_shards(it, places))
             cost += least_cost(kept[-1].candidate)

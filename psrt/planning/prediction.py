@@ -14,6 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from psrt.collective import ALGORITHMS
+from psrt.collective.registry import AUTO
 from psrt.config import TrainConfig
 from psrt.config.dealing import IID
 from psrt.job.result import Run
@@ -22,7 +24,7 @@ from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
 from psrt.job.virtual import VirtualLauncher
 from psrt.planning.candidates import Candidate
-from psrt.planning.closed import priced, steady
+from psrt.planning.closed import priced, steady, sum_of_hosts
 from psrt.planning.costs import costs_for
 from psrt.planning.known import GIVEN, Known
 from psrt.planning.ranking import Prediction
@@ -40,7 +42,7 @@ _STEP, _MESSAGE = 8, 5
 _NARROW = 0.01
 #: Periods between two averages that are simulated with a seed: the fewest, the most with the first
 #: one, and the most; those left out at the beginning; batches that the others are cut into.
-_LEAST, _FIRST, _MOST, _WARM, _BATCHES = 4, 24, 240, 1, 4
+_LEAST, _FIRST, _MOST, _WARM, _BATCHES = 3, 24, 240, 1, 4
 #: The most seeds.
 _SEEDS = 4
 #: By degrees of freedom from 1, the factor on a standard error: 0.975 quantiles of Student's t.
@@ -86,6 +88,9 @@ class PlannedLauncher(VirtualLauncher):
 
     def _costs(self, role_map: RoleMap) -> SimulationCosts:
         costs = costs_for(self._known, self._planned, role_map)
+        seconds = sum_of_hosts(self._candidate, self._known)
+        if costs.reduce is None and seconds is not None:
+            costs = replace(costs, reduce=lambda rng: seconds)
 
         def compute(rank: int, rng: np.random.Generator) -> float:
             self.starts[rank].append(self.world.time)
@@ -107,7 +112,9 @@ def least_cost(candidate: Candidate) -> int:
 def _cost_of_period(candidate: Candidate) -> int:
     each = candidate.config.shards_per_server
     pushes = 2 * candidate.servers * (each if isinstance(each, int) else 1)
-    steps = candidate.config.scheme.local_steps
+    steps, name = candidate.config.scheme.local_steps, candidate.config.allreduce
+    if name in ALGORITHMS and not candidate.servers:
+        pushes = sum(1 for _ in ALGORITHMS[name](0, candidate.workers, 1 << 20))
     return candidate.workers * (steps * _STEP + _MESSAGE * max(4, pushes))
 
 
@@ -147,7 +154,10 @@ class _Steady:
         self, candidate: Candidate, known: Known, seed: int, steps: int, every: int
     ) -> None:
         launcher = PlannedLauncher(known, candidate, seed)
-        run = run_job(launcher, _in_steady_state(candidate.config, steps, seed))
+        config = _in_steady_state(candidate.config, steps, seed)
+        if sum_of_hosts(candidate, known) is not None:  # its messages are not simulated
+            config = replace(config, allreduce=AUTO)
+        run = run_job(launcher, config)
         assert run is not None, "the only process has the result"
         self.run, self.steps = run, steps
         self.cost = launcher.world.events + steps * candidate.workers * _STEP

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple
 
@@ -101,6 +101,11 @@ class Plan:
     #: By reason, the number of candidates that were left out.
     pruned: Mapping[str, int]
 
+    @property
+    def listed(self) -> int:
+        """The number of candidates."""
+        return len(self.rows) + sum(self.pruned.values())
+
     def to_json(self) -> str:
         """Return it as text, for other programs."""
         rows = [_document(row) for row in self.rows]
@@ -152,7 +157,7 @@ class Budget(NamedTuple):
         return self.amount / rate if self.kind == "samples" else self.amount * rate
 
 
-_FIGURES: Final = {
+_FIGURES: Final[Mapping[str, Callable[[Row], float]]] = {
     "staleness": lambda row: row.prediction.staleness_mean or 0.0,
     "bytes": lambda row: row.prediction.sent_per_step * row.ranks / row.workers,
     "memory": lambda row: float(max(row.memory.values())),

@@ -8,27 +8,26 @@ from textwrap import wrap
 
 from psrt.core.units import plural, size_text, time_text
 from psrt.planning.ranking import PROMISES, Budget, Plan, Row
-from psrt.rows.knobs import shown
 
-#: Width of lines, and of the column with what a row is.
-_WIDTH, _WHAT = 100, 38
-#: Rows of a mode that are shown before those of other modes.
-_OF_MODE = 2
+#: Width of lines, and the least of the column with what a row is.
+_WIDTH, _LEAST = 100, 24
 
 
 def shown_rows(plan: Plan, top: int) -> list[Row]:
-    """Return the rows to show, in order: the best of each mode, and then the best of all.
+    """Return the rows to show, in order: the best of each mode and promise, then the second best.
 
     Args:
         plan: at least one row.
         top: their number.
     """
-    of_mode: Counter[str] = Counter()
-    first, others = list[Row](), list[Row]()
+    seen: Counter[tuple[str, str]] = Counter()
+    places = list[tuple[int, Row]]()
     for row in plan.rows:
-        of_mode[row.config.scheme.name] += 1
-        (first if of_mode[row.config.scheme.name] <= _OF_MODE else others).append(row)
-    return sorted([*first, *others][:top], key=lambda row: row.number)
+        kind = row.config.scheme.name, row.promise
+        places.append((seen[kind], row))
+        seen[kind] += 1
+    places.sort(key=lambda it: it[0])  # stable
+    return sorted((row for _, row in places[:top]), key=lambda row: row.number)
 
 
 def plan_text(plan: Plan, rows: Sequence[Row], budget: Budget) -> str:
@@ -50,48 +49,50 @@ def commands_text(rows: Sequence[Row]) -> str:
 
 def _header(plan: Plan) -> list[str]:
     known = plan.known
-    work = known.workload
-    lines = [
-        f"known: {work.n:,} parameters, a gradient {time_text(work.mean_s)}, {known.source}",
-    ]
+    work, site = known.workload, known.site
+    lines = [f"known: {work.n:,} parameters, a gradient {time_text(work.mean_s)}, {known.source}"]
+    if len(set(site.hosts)) > 1:
+        link = site.costs.between
+        rate = "any number of bytes" if not link.beta else f"{size_text(1 / link.beta)}/s"
+        lines.append(f"links between hosts: {time_text(link.alpha)} a message, {rate}")
     if known.doubt:
         lines.append(f"doubt: {known.doubt}")
-    left_out = ", ".join(f"{count} {why}" for why, count in plan.pruned.items())
-    simulated = plural(len(plan.rows), "configuration")
-    lines += wrap(f"simulated: {simulated}{f'; left out: {left_out}' if left_out else ''}", _WIDTH)
+    left_out = "; ".join(f"{why}: {count}" for why, count in plan.pruned.items())
+    lines.append(f"simulated: {plural(len(plan.rows), 'configuration')} of {plan.listed}")
+    lines += wrap(f"left out: {left_out}", _WIDTH, subsequent_indent="  ") if left_out else []
     return [*lines, f"ranked by: {plan.asked}"]
 
 
 def _table(rows: Sequence[Row], budget: Budget) -> list[str]:
     amount = {"samples": "time", "seconds": "samples"}.get(budget.kind, "")
-    amount = amount if budget.amount is not None else ""
-    fails = any(row.goodput is not None for row in rows)
-    head = ["#", "", "ranks", "step", "samples/s", "±", "sent/step", "memory", "stale", "θ"]
-    head += ["goodput"] * fails + [amount] * bool(amount)
-    cells = [head]
-    for row in rows:
-        it = row.prediction
-        lines = wrap(in_short(row), _WHAT, subsequent_indent=" ", break_on_hyphens=False)
-        stale = "-" if it.staleness_mean is None else f"{it.staleness_mean:.1f}/{it.staleness_max}"
-        more = [] if row.goodput is None else [f"{100 * row.goodput:.1f} %"]
-        found = budget.of(row)
-        if found is not None:
-            more.append(time_text(found) if budget.kind == "samples" else f"{found:.3g}")
-        cells.append([
-            str(row.number), lines[0], _ranks(row), time_text(it.step_s),
-            f"{it.samples_per_s:.4g}", f"{100 * (it.high / it.samples_per_s - 1):.1f} %",
-            size_text(it.sent_per_step), size_text(max(row.memory.values())), stale, row.promise,
-            *more,
-        ])  # fmt: skip
-        cells += [["", line, *[""] * (len(head) - 2)] for line in lines[1:]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    head = ["#", "ranks", "step", "samples/s", "±", "sent", "memory", "stale", "θ"]
+    head += ["goodput"] * any(row.goodput is not None for row in rows)
+    head += [amount] * (budget.amount is not None)
+    cells = [head, *(_cells(row, budget) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    room = max(_LEAST, _WIDTH - sum(widths) - 2 * len(widths))
+    lines = []
+    for own, row in zip(cells, [None, *rows], strict=True):
+        what = "" if row is None else in_short(row)
+        first, *more = wrap(what, room, subsequent_indent=" ", break_on_hyphens=False) or [""]
+        number, *rest = (it.rjust(width) for it, width in zip(own, widths, strict=True))
+        lines.append("  ".join([number, first.ljust(room), *rest]).rstrip())
+        lines += [" " * (widths[0] + 2) + it for it in more]
+    return lines
+
+
+def _cells(row: Row, budget: Budget) -> list[str]:
+    """Return the columns of a row, except for what it is."""
+    it, found = row.prediction, budget.of(row)
+    stale = "-" if it.staleness_mean is None else f"{it.staleness_mean:.1f}/{it.staleness_max}"
+    more = [] if row.goodput is None else [f"{100 * row.goodput:.1f} %"]
+    if found is not None:
+        more.append(time_text(found) if budget.kind == "samples" else f"{found:.3g}")
     return [
-        "  ".join(
-            text.ljust(width) if i == 1 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+        str(row.number), _ranks(row), time_text(it.step_s), f"{it.samples_per_s:.4g}",
+        f"{100 * (it.high / it.samples_per_s - 1):.1f} %", size_text(it.sent_per_step),
+        size_text(max(row.memory.values())), stale, row.promise, *more,
+    ]  # fmt: skip
 
 
 def in_short(row: Row) -> str:
@@ -106,8 +107,6 @@ def in_short(row: Row) -> str:
     if config.codec is not None:
         both = [it.name for it in config.codecs.values()]
         parts.append("/".join(both))
-    if config.checkpoint_every is not None:
-        parts.append(f"checkpoint {shown(config.checkpoint_every)}")
     return " ".join(filter(None, parts))
 
 
@@ -119,7 +118,7 @@ def _ranks(row: Row) -> str:
 def _notes(plan: Plan, rows: Sequence[Row]) -> list[str]:
     """Return what the columns mean that do not say it."""
     promises = dict.fromkeys(row.promise for row in rows)
-    lines = ["ranks: workers + servers; stale: mean/largest staleness, in versions"]
+    lines = ["ranks: workers + servers; sent: by a rank in a step; stale: mean/largest"]
     lines += [f"θ {name}: {PROMISES[name]}" for name in PROMISES if name in promises]
     lines.append("memory: parameters, gradients and optimizer of the largest rank; no activations")
     lines.append("samples/s says nothing about how well a model learns from a sample")

@@ -17,7 +17,7 @@ import time
 from itertools import accumulate
 
 from psrt.core.errors import ConfigError, status_of
-from psrt.launch.environment import is_of_srun, place, started_rank, started_ranks
+from psrt.launch.environment import KNOBS, is_of_srun, place, started_rank, started_ranks
 from psrt.launch.gpus import VISIBLE, gpu_of
 
 #: The number of ranks on each host of a hostfile, which ``psrt launch`` sets: "2,1".
@@ -97,6 +97,11 @@ def _run(words: list[str]) -> None:
         if not isinstance(error, SystemExit) or error.code:
             _end_others(status_of(error))
         raise
+    # What takes a config loads this module.
+    if os.environ.get(KNOBS) and "psrt.job.local" not in sys.modules and not started_rank():
+        print(
+            "psrt: --knobs had no effect: nothing gave psrt a config", file=sys.stderr, flush=True
+        )
 
 
 def _end_others(status: int) -> None:

@@ -59,7 +59,7 @@ def page_of(plan: Plan) -> str:
 def _ranked(plan: Plan) -> Section:
     """Return the tables of rows: what they were ranked by, and what comes with it."""
     first = shown_rows(plan, _FIRST)
-    pruned = [f"{count:,} {why}" for why, count in plan.pruned.items() if count]
+    pruned = [f"{why}: {count:,}" for why, count in plan.pruned.items() if count]
     parts: list[Part] = [Note(plan.known.doubt, "bad")] if plan.known.doubt else []
     if plan.rows:
         parts.append(_table(first, list(_columns(first))[:_COLUMNS]))
@@ -155,7 +155,7 @@ def _waiting(plan: Plan) -> Section:
     maps = [
         between_workers(
             f"Waits between workers in row {row.number}", _waits_of(row), Detail(), percent,
-            "Share of its time that a worker waits until another has pushed.", mean=True,
+            "Share of its time that a worker waits until another has pushed or answered.", mean=True,
         )
         for row in best
     ]  # fmt: skip

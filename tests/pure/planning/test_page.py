@@ -37,7 +37,7 @@ def test_the_tables_have_the_figures_of_every_row_and_the_charts_its_point():
         mean = it.staleness_mean
         assert cells["mean staleness"] == ("–" if mean is None else f"{mean:g}")
         assert cells["promise"] == row.promise
-    assert "simulated: 31 slower than twice the best." in page.sections["ranked"]
+    assert "simulated: slower than twice the best: 31." in page.sections["ranked"]
     commands = [*page.codes["commands"], *(it[1] for it in page.tables["commands"][0])]
     assert commands == [row.command for row in plan.rows]
     for svg in re.findall(r'<svg viewBox="0 0 480 270".*?</svg>', page.html):

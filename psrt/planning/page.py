@@ -155,7 +155,8 @@ def _waiting(plan: Plan) -> Section:
     maps = [
         between_workers(
             f"Waits between workers in row {row.number}", _waits_of(row), Detail(), percent,
-            "Share of its time that a worker waits until another has pushed or answered.", mean=True,
+            "Share of its time that a worker waits until another has pushed or answered.",
+            mean=True,
         )
         for row in best
     ]  # fmt: skip

@@ -81,6 +81,10 @@ def plan_parser() -> FlagParser:
     parser.notes, parser.synonyms = {}, {**parser.synonyms, "n": "ranks", "hostfile": "hosts"}
     helps = {
         "out": ("FILE", "write the config of the best row to this TOML file, for --config"),
+        "inject": (
+            "WORKER:KIND:NUMBERS",
+            "plan for slow workers, as psrt train slows them down; the commands do not",
+        ),
         "overwrite": (None, "replace the file of --html if it exists"),
         "mtbf": (
             "SECONDS",
@@ -100,6 +104,10 @@ def plan_parser() -> FlagParser:
             action.metavar = metavar or action.metavar
     add = parser.add_argument_group(_GROUP).add_argument
     add("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add(
+        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER,
+        help="instead of SCRIPT, a module; all words after it belong to it",
+    )  # fmt: skip
     add("--workers", metavar="W", help="number of workers, in addition to the servers")
     add(
         "-n", "--ranks", metavar="N",
@@ -164,6 +172,8 @@ def main(argv: Sequence[str]) -> int:
     with Shown() as progress:
         progress.begin(parsed)
         given = vars(parsed)
+        if (module := given.pop("module", None)) is not None:
+            given["script"] = ["-m", *module]
         if started_ranks() > 1:
             raise ConfigError("psrt plan runs in one process: start it without mpirun")
         _check(given)

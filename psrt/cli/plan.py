@@ -18,6 +18,7 @@ from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, PROMISES
 from psrt.core.errors import ConfigError
 from psrt.core.files import check_writable, read_text, write_text
+from psrt.core.progress import PROGRESS
 from psrt.launch import started_ranks
 from psrt.launch.hints import launch_line
 from psrt.rows.knobs import Knob, dashed, read
@@ -307,6 +308,11 @@ def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
         found = _given(given, values)
     else:
         found = _measured(given, values)
+    if found.runs:
+        from psrt.planning.fitting import fitted
+
+        with PROGRESS.doing("fitting to short runs"):
+            found = fitted(found, _fit_config(values))
     costs = found.site.costs
     if "machine_costs" in given:
         from psrt.collective.analysis.machine import read_costs
@@ -319,6 +325,11 @@ def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
         latency, bandwidth = read_link(given["link"])
         costs = replace(costs, between=LinkCosts(latency, 1 / bandwidth, costs.between.gamma))
     return replace(found, site=replace(found.site, costs=costs))
+
+
+def _fit_config(values: Mapping[str, Any]) -> TrainConfig:
+    """Return the config of short runs, as far as it matters to their speed."""
+    return TrainConfig(**{it: values[it] for it in ("optimizer", "batch_size") if it in values})
 
 
 def _like(run: str, values: dict[str, Any]) -> Known:

@@ -29,6 +29,9 @@ from psrt.transport.stage_links import SoloStageLinks, StageLinks
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+#: What a job does in place of training, given its ranks; None: it trains. Planning measures here.
+instead: Callable[[MPI.Comm, TrainConfig, Problem | None], object] | None = None
+
 
 def run(
     config: TrainConfig,
@@ -87,6 +90,8 @@ async def any_job(
         from psrt.mpi.start import world
 
         comm = world()
+    if instead is not None and comm is not None:
+        instead(comm, overridden(config, knobs or "", source="--knobs"), problem)
     if comm is not None and comm.size > 1:
         from psrt.job.mpi import job_over_mpi
 

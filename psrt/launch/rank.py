@@ -56,7 +56,7 @@ def main() -> None:
     os.environ.update(torchrun_variables())
     if has_gpu:
         _take_gpu()
-    _run(words[has_gpu:])
+    run_script(words[has_gpu:])
 
 
 def _take_gpu() -> None:
@@ -82,7 +82,12 @@ def _is_bound() -> bool:
     return bool(has_share) or any(name in os.environ for name in names)
 
 
-def _run(words: list[str]) -> None:
+def run_script(words: list[str]) -> None:
+    """Run a script, or ``-m`` and a module, as ``__main__``; end the job if it fails.
+
+    Args:
+        words: with its own ones, which it finds in ``sys.argv``.
+    """
     is_module = words[0] == "-m"
     sys.argv[:] = words[is_module:]
     if not os.environ.get("PYTHONSAFEPATH"):  # what Python's -P left out

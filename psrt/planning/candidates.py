@@ -20,18 +20,14 @@ from psrt.config.names import PAIRS, PLAIN, SPREAD
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
 from psrt.core.sharding import Sharing
+from psrt.planning.families import CODECS
 from psrt.planning.known import Known, Site
 from psrt.topology.names import DEFAULT
 
 #: All-reduces that are tried, the fastest by the closed form.
 _ALGORITHMS = 2
 #: Codecs of what is sent and of what comes back, tried between hosts.
-_CODECS: Final = (
-    (None, None),
-    ("float16", "float16"),
-    ("int8", "int8"),
-    ("top-k", "int8"),
-)
+_CODECS: Final = ((None, None), *CODECS)
 
 
 class Setting(NamedTuple):
@@ -80,14 +76,15 @@ class Places:
 
     def known_with(self, servers: int) -> Known:
         """Return what is known, with a site of as many ranks as there are with these servers."""
-        if self.per_host is None:
-            return self.known
         ranks, _ = self.split(servers)
+        if self.per_host is None:  # further servers run where others do
+            site = replace(self.known.site, hosts=tuple(self.known.site.of(ranks)))
+            return replace(self.known, site=site)
         hosts = tuple(rank // self.per_host for rank in range(ranks))
         count = hosts[-1] + 1
         costs = replace(self.known.site.costs, cores=self.cores)
         site = Site(hosts, tuple(range(count)), (self.cores,) * count, costs)
-        return replace(self.known, site=site)
+        return replace(self.known.without_factors(), site=site)
 
 
 class Candidate(NamedTuple):

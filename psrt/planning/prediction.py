@@ -69,7 +69,7 @@ class PlannedLauncher(VirtualLauncher):
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
         """Return the known hosts."""
-        return self._known.site.hosts
+        return self._known.site.of(self._candidate.ranks)
 
     def has_network(self, hosts: Sequence[int], everywhere: bool | None) -> bool:
         """Return whether there are several hosts, as on real ranks."""
@@ -169,6 +169,13 @@ class _Steady:
         self.varies = any(len(set(its)) > 1 for its in known.workload.gradient_s) or bool(
             candidate.config.inject
         )
+
+
+def simulated_speed(known: Known, candidate: Candidate, periods: int, seed: int = 0) -> float:
+    """Return the samples per second of a job in steady state, by one simulation."""
+    every = candidate.config.scheme.local_steps
+    found = _Steady(candidate, known, seed, periods * every, every)
+    return float(found.rates.mean()) * known.workload.batch_size
 
 
 def _in_steady_state(config: TrainConfig, steps: int, seed: int) -> TrainConfig:

@@ -203,6 +203,10 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
     for name, rate in known.apply.items():
         yield f"an update by {name}", f"{nbytes(rate)} of gradient per second"
     yield "codecs", f"{number(known.codec_speed, 3)} times as fast as their table says"
+    for run in known.runs:
+        kind = f"{run.family} with {run.codec}" if run.codec else run.family
+        workers = plural(run.workers, "worker")
+        yield f"a short run: {kind}", f"{number(run.samples_per_s, 3)} samples/s of {workers}"
     yield from ((name.replace("_", " "), number(value)) for name, value in known.details.items())
 
 

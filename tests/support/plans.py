@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from psrt.config import TrainConfig
-from psrt.planning.known import Known, Site, Workload
+from psrt.planning.known import Known, ShortRun, Site, Workload
 from psrt.planning.ranking import Plan, Prediction, Row
 
 #: (flags, workers, servers, promise, samples/s, mean staleness, largest, bytes per step)
@@ -28,6 +28,7 @@ def made_plan(**changes: Any) -> Plan:
         Site(hosts=(0, 0, 1, 1), machines=(0, 1), cores=(2, 2)),
         apply={"sgd": 3.2e9},
         source="measured on these ranks",
+        runs=(ShortRun("sums", 30_500.0, 4),),
     )
     rows = tuple(_row(number, *it) for number, it in enumerate(_ROWS, 1))
     pruned = {"slower than twice the best": 31, "with as many bytes": 0}

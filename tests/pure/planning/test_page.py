@@ -55,6 +55,7 @@ def test_waits_and_what_was_known():
     assert "the machine was busy" in page.sections["ranked"]
     assert page.value("known", "ranks") == "4 on 2 hosts"
     assert of_time(page.value("known", "a gradient")) == 6e-3
+    assert page.value("known", "a short run: sums") == "30,500 samples/s of 4 workers"
     assert page.value("known", "the slowest rank") == "3: 7.5 ms"
 
 

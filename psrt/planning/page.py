@@ -130,7 +130,11 @@ def _charts(plan: Plan) -> Section:
         ),
     )  # fmt: skip
     words = [(name, words) for name, words in PROMISES.items() if name in promised]
-    parts = [Note(_LIMIT), *filter(None, figures), Table(words, caption="What a promise says of θ")]
+    parts: list[Part] = [
+        Note(_LIMIT),
+        *filter(None, figures),
+        Table(words, caption="What a promise says of θ"),
+    ]
     return Section("charts", "Time, staleness and bytes", parts)
 
 

@@ -421,11 +421,15 @@ def _measured(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
 
     command = given["script"] or ["train", *_train_words(values)]
     ranks = read("ranks", _WORKERS, given["ranks"]) if "ranks" in given else None
-    here = len(os.sched_getaffinity(0))
+    workers = None
     if "workers" in given:
         workers = read("workers", _WORKERS, given["workers"])
-        ranks = here if "link" in given else workers + 1
-    found: Known = measured_on(command, hostfile=given.get("hosts"), ranks=ranks, say=say)
+        ranks = workers + 1
+    if "link" in given:  # of hosts that are not there: only a gradient is measured
+        ranks, workers = 1, None
+    found: Known = measured_on(
+        command, hostfile=given.get("hosts"), ranks=ranks, workers=workers, say=say
+    )
     return found
 
 

@@ -128,7 +128,7 @@ endef
 .PHONY: test test-mpich test-long test-all test-quick test-laws test-pure test-parallel test-e2e test-cluster test-slurm test-nolocal
 .PHONY: test-oracles test-torch-alone $(ORACLE_RANKS:%=test-torch-%) test-browser test-packaging release
 .PHONY: bench bench-step bench-allreduce bench-call bench-codec bench-targets bench-ps bench-keyed bench-train bench-pipeline
-.PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-simulate
+.PHONY: bench-parallelism bench-history bench-checkpoints bench-adapters bench-hosts bench-hosts-overlap bench-hosts-ps bench-plan bench-simulate
 .PHONY: compare compress decentralize learners study calibrate plots clean distclean
 .PHONY: $(RANK_COUNTS:%=test-parallel-%)
 
@@ -407,6 +407,11 @@ bench-hosts-overlap: $(VENV)/.has-tests  ## what overlap gains between such host
 bench-hosts-ps: $(VENV)/.has-tests  ## pushes and pulls between such hosts, into docs/hosts.md
 	$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS))
 	PYTHONPATH=tests $(PY) apps/bench/hosts_ps.py $(ARGS)
+
+# As root, in half an hour; ARGS=--one-host needs no root, and writes no page.
+bench-plan: $(VENV)/.has-tests  ## what psrt plan predicts beside what comes of it, into docs/plan.md
+	$(if $(findstring --one-host,$(ARGS)),,$(call installed_for_root,sshd ssh ip tc unshare,$(HOSTS)))
+	PYTHONPATH=tests $(PY) apps/bench/plan.py $(ARGS)
 
 bench-simulate: $(VENV)/.has-psrt  ## events per second of simulations and of checks, and their memory
 	$(PY) apps/bench/simulate.py $(ARGS)

@@ -55,7 +55,7 @@ def read_machine(
     for name, hosts in (("inside", 1), ("between", 2)):
         pair = layout(present, 2, hosts)
         if pair is not None:
-            work = partial(_exchanges, placed=pair, sizes=exchanges, rounds=rounds)
+            work = partial(exchange_times, placed=pair, sizes=exchanges, rounds=rounds)
             found[name] = run_on(comm, pair.ranks, work) or {}
     pair = layout(present, 2, 1) or layout(present, 2, 2)
     if pair is not None:
@@ -73,7 +73,7 @@ def read_machine(
     return Readings(**found, node=node, library=library) if comm.rank == 0 else Readings()
 
 
-def _exchanges(
+def exchange_times(
     comm: MPI.Comm, *, placed: Layout, sizes: Sequence[int], rounds: int
 ) -> dict[int, float]:
     """Return bytes in each direction → seconds of an exchange."""

@@ -14,6 +14,7 @@ from psrt.cli.progress import add_flags
 from psrt.config import MODES, RunKnob, TrainConfig, did_you_mean, read_toml
 from psrt.config.former import now_of
 from psrt.config.knobs import Condition, knobs_of, synonyms_of
+from psrt.config.overriding import LENGTHS
 from psrt.core.errors import ConfigError
 from psrt.core.files import read_text
 from psrt.rows.knobs import dashed, read, shown
@@ -41,8 +42,6 @@ same flags of `psrt train`.
 
 `psrt launch -n 4 train --mode ssp --servers 1` starts the same job in one line."""
 
-#: Both set the length of the run, so either flag replaces the TOML key of the other.
-LENGTHS = ("epochs", "steps")
 #: Flags that users try for the number of ranks or workers, which psrt launch sets.
 RANK_WORDS = ("workers", "ranks", "n", "np", "nproc", "num-workers", "processes", "world-size")
 #: Flags of psrt launch that users try after the command.

@@ -23,13 +23,14 @@ from psrt.cli.printing import refuse, say
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
+from psrt.config.overriding import LENGTHS, to_text
 from psrt.config.resolve import mode_of, resolve, servers_of
 from psrt.core.errors import ConfigError
 from psrt.core.vendors import has_room, settings
 from psrt.faults.parent import PARENT, Parent
 from psrt.job.attempt import Ended, attempt
 from psrt.launch import launched
-from psrt.launch.environment import pmi_for
+from psrt.launch.environment import KNOBS, pmi_for
 from psrt.launch.gpus import gpu_of, gpus
 from psrt.launch.hostfile import Host, read_hostfile
 from psrt.launch.library import Library, loaded_library, mpirun_of
@@ -156,6 +157,13 @@ def launch_parser() -> FlagParser:
         help="pass flags to mpirun or srun, such as --flags='--mca plm_ssh_args \"-p 2222\"'",
     )
     add(
+        "--knobs",
+        metavar="TEXT",
+        action="append",
+        help="flags of train, such as --knobs '--mode ssp --servers 1', which replace knobs of the "
+        "config that a script gives to psrt.run; with train they are further flags",
+    )
+    add(
         "--stdin",
         action="store_true",
         help="let rank 0 read this command's stdin (default: ranks have no stdin)",
@@ -210,6 +218,7 @@ def main(argv: Sequence[str]) -> int:
             f"no command given, expected one of {', '.join(_ON_RANKS)}, a Python script, or -m "
             "and a module; see psrt launch --help"
         )
+    rest = _with_knobs(given, rest)
     ended = _run(given, rest) if given.sweep is None else _swept(given, rest)
     if ended is None:
         return 0
@@ -231,6 +240,47 @@ def _run(given: argparse.Namespace, rest: list[str]) -> Ended | None:
         if getattr(given, flag):
             raise ConfigError(f"--{flag.replace('_', '-')} has no effect without --restarts")
     return _once(given, rest)
+
+
+def _with_knobs(given: argparse.Namespace, rest: list[str]) -> list[str]:
+    """Return the command with the flags of ``--knobs``; a script gets them by a variable."""
+    if given.knobs is None:
+        return rest
+    words = _shell_words("--knobs", " ".join(given.knobs))
+    try:
+        asked = train_parser().parse(words)
+        values = values_of(asked)
+    except ConfigError as error:
+        raise ConfigError(f"--knobs: {error}") from None
+    if rest[0] == "train" or rest[:3] == ["-m", "psrt", "train"]:
+        kept = _without_length(rest) if any(it in values for it in LENGTHS) else rest
+        return [*kept, *words]
+    if rest[0] in _ON_RANKS or rest[:2] == ["-m", "psrt"]:
+        raise ConfigError(f"--knobs has no effect with {shlex.join(rest[:3])}, only with train")
+    others = sorted({*vars(asked)} - {*knobs_of(TrainConfig), "config"})
+    if others:
+        raise ConfigError(f"--knobs: --{dashed(others[0])} has no effect with a script")
+    given.env.append(f"{KNOBS}={to_text(values)}")
+    return rest
+
+
+def _without_length(words: Sequence[str]) -> list[str]:
+    """Return words without the flags that set the length of a run."""
+    left, kept = iter(words), []
+    for word in left:
+        flag, equals, _ = word.partition("=")
+        if flag not in [f"--{it}" for it in LENGTHS]:
+            kept.append(word)
+        elif not equals:
+            next(left, None)
+    return kept
+
+
+def _shell_words(flag: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag} {text!r}: {str(error).lower()}") from None
 
 
 def _with_ranks(given: argparse.Namespace, rest: Sequence[str]) -> argparse.Namespace:
@@ -354,6 +404,9 @@ def _split(parser: FlagParser, argv: list[str]) -> tuple[list[str], list[str]]:
             raise ConfigError(f"unknown flag {argv[at]}{hint}")
         action = parser._option_string_actions.get(argv[at])
         at += 2 if action is not None and action.nargs != 0 else 1
+        if argv[at - 2] == "--knobs":  # argparse would take the text for a flag of its own
+            argv[at - 2 : at] = ["=".join(argv[at - 2 : at])]
+            at -= 1
     return argv[:at], argv[at + 1 :] if argv[at : at + 1] == ["--"] else argv[at:]
 
 
@@ -425,10 +478,7 @@ def _line(
         variables |= rendezvous(environment, hosts, spreads=spreads, interface=interface)
         variables |= {SLOTS: ",".join(str(it.slots) for it in hosts)} if hosts else {}
         python += [*_RUNNER, *([GPUS] if given.gpus else ())]
-    try:
-        flags = shlex.split(given.flags)
-    except ValueError as error:
-        raise ConfigError(f"--flags {given.flags!r}: {str(error).lower()}") from None
+    flags = _shell_words("--flags", given.flags)
     if given.gpus:
         slots = _check_gpus(given, is_ours, slots)
     ranks = ranks or (slots if given.ranks is None else _number(given.ranks))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from psrt.cli.flags import LENGTHS, values_of
+from psrt.cli.flags import values_of
 from psrt.codec import Matrix
 from psrt.collective import ALGORITHMS
 from psrt.collective.registry import AUTO, LIBRARY, NODE
 from psrt.config import TrainConfig
-from psrt.config.checks import first_miss
 from psrt.config.dealing import IID
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import Mode, Servers
+from psrt.config.overriding import replaced
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 from psrt.history import Header, History, Kind, read_history
@@ -201,25 +198,8 @@ def config_like(header: Header, namespace: argparse.Namespace) -> TrainConfig:
         del given["shards_per_server"]  # use what the run has chosen
     if header.algorithm is not None:
         values["allreduce"] = header.algorithm if header.algorithm in _KNOWN else AUTO
-    if any(name in given for name in LENGTHS):
-        values = {name: value for name, value in values.items() if name not in LENGTHS}
     if "optimizer" in given and given["optimizer"].name != values["optimizer"].name:
         values.pop("lr", None)  # chosen for another optimizer
     if "codec" in given and values.get("error_feedback") == values["codec"].is_fed_back:
         del values["error_feedback"]  # it was the default: another codec has its own
-    return TrainConfig(**_meaningful(values, given))
-
-
-def _meaningful(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given``, and those of ``values`` that have an effect together with it."""
-    kept = {**values, **given}
-    mode: Mode = kept["mode"]
-    fixed = mode.servers is not Servers.OPTIONAL
-    if "servers" not in given and fixed and bool(kept.get("servers")) != mode.needs_servers:
-        kept.pop("servers", None)
-    # In the order of declaration: a knob is dropped after the one that it depends on.
-    knobs = knobs_of(TrainConfig)
-    for name in knobs:
-        if name in kept and name not in given and first_miss(knobs, name, kept.get):
-            del kept[name]
-    return kept
+    return TrainConfig(**replaced(values, given))

@@ -19,6 +19,7 @@ from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, PROMISES
 from psrt.core.errors import ConfigError
 from psrt.core.files import check_writable, read_text, write_text
+from psrt.core.progress import PROGRESS
 from psrt.launch import started_ranks
 from psrt.launch.hints import launch_line
 from psrt.rows.knobs import Knob, dashed, read
@@ -56,7 +57,7 @@ _PARAMETERS = Knob(WHOLE, "", min=1, max=10**12)
 _SECONDS = Knob(REAL, "", exclusive_min=0, max=1e6)
 _GRADIENT = (Number("MILLISECONDS", 1e-6, 1e9), Number("SD", 0.0, 1e9, default=0))
 #: Gradients that stand for a mean and a standard deviation; bytes/s that are as good as infinite.
-_DRAWS, _RATE = 256, 1e15
+_DRAWS, _RATE = 256, 1e12
 #: Flags of `psrt train` with another meaning, and those without any.
 _OTHERS = {
     "out": "write the config of the best row to this TOML file, for psrt train --config",
@@ -230,6 +231,13 @@ def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
         found = _like(given["like"], values)
     else:
         found = _given(given, values) if "parameters" in given else _measured(given, values)
+    if found.runs:
+        from psrt.planning.fitting import fitted
+
+        # As far as it matters to their speed.
+        own = {it: values[it] for it in ("optimizer", "batch_size") if it in values}
+        with PROGRESS.doing("fitting to short runs"):
+            found = fitted(found, TrainConfig(**own))
     costs = found.site.costs
     if "machine_costs" in given:
         from psrt.collective.analysis.machine import read_costs
@@ -339,6 +347,8 @@ def _places(given: Mapping[str, Any], known: Known) -> Places:
     if "workers" not in given:
         return Places(known)
     workers, site = read("workers", _COUNT, given["workers"]), known.site
+    if known.runs and "link" not in given:  # of that many workers, on these hosts
+        return Places(known, workers)
     counts = [site.hosts.count(it) for it in set(site.hosts)]
     per_host, cores = 2 * _MOST if len(counts) == 1 else max(counts), max(site.cores)
     if "link" in given:

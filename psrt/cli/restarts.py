@@ -26,8 +26,8 @@ from psrt.launch.reach import OTHER_WAYS, unreachable
 
 #: Flags of the launcher about where and how ranks start, which a user's own line decides itself.
 _OF_STARTS = (
-    "ranks", "workers", "hostfile", "launcher", "interface", "bind_to", "env", "flags", "elastic",
-    "min_workers",
+    "knobs", "ranks", "workers", "hostfile", "launcher", "interface", "bind_to", "env", "flags",
+    "elastic", "min_workers",
 )  # fmt: skip
 
 #: Assumed number of ranks, for limits on open files, if a line does not say how many it starts.

@@ -48,6 +48,11 @@ def read_toml(text: str, *, source: str) -> dict[str, Any]:
     # Numbers of thousands of digits and absurd nesting raise errors other than TOMLDecodeError.
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{source}: not TOML: {str(error).splitlines()[0]}") from None
+    return read_values(values, source=source)
+
+
+def read_values(values: dict[str, Any], *, source: str) -> dict[str, Any]:
+    """Return the values of a TOML text as ``read_toml`` does, once the text has been parsed."""
     knobs = knobs_of(TrainConfig)
     try:
         values = as_spelled_now(values)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from psrt.config import TrainConfig
+from psrt.config.overriding import overridden
 from psrt.job.cut import Cut
 from psrt.job.hooks import Epoch, Hooks
 from psrt.job.launcher import Launcher, Roles
@@ -16,6 +19,7 @@ from psrt.job.result import Run, Say
 from psrt.job.session import job
 from psrt.job.setup import Setup
 from psrt.launch import launched
+from psrt.launch.environment import KNOBS
 from psrt.runtime.problem import Problem
 from psrt.runtime.problem_rules import check_config
 from psrt.transport import SoloPort, drive, quietly
@@ -24,6 +28,9 @@ from psrt.transport.stage_links import SoloStageLinks, StageLinks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+#: What a job does in place of training, given its ranks; None: it trains. Planning measures here.
+instead: Callable[[MPI.Comm, TrainConfig, Problem | None], object] | None = None
 
 
 def run(
@@ -39,7 +46,8 @@ def run(
     """Train in the mode that ``config`` names; every rank of the job calls this.
 
     Args:
-        config: need not be resolved; that of rank 0 is used.
+        config: need not be resolved; that of rank 0 is used. Knobs of ``psrt launch --knobs``
+            replace its own.
         problem: the model and data to train; None takes the config's own MLP and data set.
         comm: the ranks of the job; None takes all of them, or trains serially without an MPI
             launcher.
@@ -76,16 +84,20 @@ async def any_job(
     check_config(config)
     if resume is not None:
         config = replace(config, resume=fspath(resume))
+    knobs = os.environ.get(KNOBS)
+    asked = partial(overridden, config, knobs, source="--knobs") if knobs else config
     if comm is None and launched():
         from psrt.mpi.start import world
 
         comm = world()
+    if instead is not None and comm is not None:
+        instead(comm, overridden(config, knobs or "", source="--knobs"), problem)
     if comm is not None and comm.size > 1:
         from psrt.job.mpi import job_over_mpi
 
-        run = await job_over_mpi(comm, config, problem, say=say, hooks=hooks)
+        run = await job_over_mpi(comm, asked, problem, say=say, hooks=hooks)
     else:
-        run = await job(LocalLauncher(), config, problem, say=say, hooks=hooks)
+        run = await job(LocalLauncher(), asked, problem, say=say, hooks=hooks)
     hooks.ended(run)
     return run
 

@@ -35,6 +35,8 @@ _HOSTS = (
     "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_MCPU_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE",
     "PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE",
 )  # fmt: skip
+#: Knobs of ``psrt launch --knobs``, which replace those of the config that a script gives.
+KNOBS = "PSRT_KNOBS"
 #: Seconds that MPI may take to start, and to end; ``PSRT_START_TIMEOUT_S`` overrides it.
 _START_S, _OVERRIDE = 300.0, "PSRT_START_TIMEOUT_S"
 

@@ -17,7 +17,7 @@ import time
 from itertools import accumulate
 
 from psrt.core.errors import ConfigError, status_of
-from psrt.launch.environment import is_of_srun, place, started_rank, started_ranks
+from psrt.launch.environment import KNOBS, is_of_srun, place, started_rank, started_ranks
 from psrt.launch.gpus import VISIBLE, gpu_of
 
 #: The number of ranks on each host of a hostfile, which ``psrt launch`` sets: "2,1".
@@ -56,7 +56,7 @@ def main() -> None:
     os.environ.update(torchrun_variables())
     if has_gpu:
         _take_gpu()
-    _run(words[has_gpu:])
+    run_script(words[has_gpu:])
 
 
 def _take_gpu() -> None:
@@ -82,7 +82,12 @@ def _is_bound() -> bool:
     return bool(has_share) or any(name in os.environ for name in names)
 
 
-def _run(words: list[str]) -> None:
+def run_script(words: list[str]) -> None:
+    """Run a script, or ``-m`` and a module, as ``__main__``; end the job if it fails.
+
+    Args:
+        words: with its own ones, which it finds in ``sys.argv``.
+    """
     is_module = words[0] == "-m"
     sys.argv[:] = words[is_module:]
     if not os.environ.get("PYTHONSAFEPATH"):  # what Python's -P left out
@@ -97,6 +102,11 @@ def _run(words: list[str]) -> None:
         if not isinstance(error, SystemExit) or error.code:
             _end_others(status_of(error))
         raise
+    # What takes a config loads this module.
+    if os.environ.get(KNOBS) and "psrt.job.local" not in sys.modules and not started_rank():
+        print(
+            "psrt: --knobs had no effect: nothing gave psrt a config", file=sys.stderr, flush=True
+        )
 
 
 def _end_others(status: int) -> None:

@@ -260,7 +260,7 @@ class MpiPort:
     async def catch_up(self) -> None:
         """Do nothing: real time has passed."""
 
-    async def pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float, *, works: bool = False) -> None:
         """Sleep, without counting as busy."""
         HERE.paused = True
         time.sleep(seconds)

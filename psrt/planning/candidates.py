@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from psrt.codec.table import CodecRow, Float16, Int8, TopK
 from psrt.collective.analysis.choose import choose, predict
 from psrt.collective.registry import ALL_REDUCES, AUTO, PLUS
 from psrt.config import MODES, TrainConfig, resolve
@@ -19,13 +18,12 @@ from psrt.config.modes import Mode
 from psrt.config.names import PAIRS, PLAIN, SHARDS, SPREAD
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
+from psrt.planning.families import CODECS
 from psrt.planning.known import Known, Site
 from psrt.topology.names import TOPOLOGIES
 
 #: Codecs of what is sent and of what comes back, tried between hosts.
-_CODECS: Final[Sequence[tuple[CodecRow | None, CodecRow | None]]] = (
-    *((None, None), (Float16(), Float16()), (Int8(), Int8()), (TopK(), Int8())),
-)
+_CODECS: Final = ((None, None), *CODECS)
 #: By knob of a mode, the values that are tried with W workers.
 GRIDS: Final[Mapping[str, Callable[[int], Sequence[Any]]]] = {
     "backup": lambda workers: (0, 1, workers // 8),
@@ -48,8 +46,8 @@ class Places:
     known: Known
     #: Number of workers, to which servers are added; None where the number of ranks is fixed.
     workers: int | None = None
-    #: With ``workers``: ranks of a host, and cores that they share.
-    per_host: int = 1
+    #: Ranks of a host, and cores that they share; None where hosts are known.
+    per_host: int | None = None
     cores: int = 1
 
     def split(self, servers: int) -> tuple[int, int]:
@@ -59,13 +57,15 @@ class Places:
 
     def known_with(self, servers: int) -> Known:
         """Return what is known, with a site of as many ranks as there are with these servers."""
-        if self.workers is None:
-            return self.known
-        hosts = tuple(rank // self.per_host for rank in range(self.workers + servers))
+        ranks, _ = self.split(servers)
+        if self.per_host is None:  # further servers run where others do
+            site = replace(self.known.site, hosts=tuple(self.known.site.of(ranks)))
+            return replace(self.known, site=site)
+        hosts = tuple(rank // self.per_host for rank in range(ranks))
         machines = tuple(range(hosts[-1] + 1))
         costs = replace(self.known.site.costs, cores=self.cores)
         site = Site(hosts, machines, (self.cores,) * len(machines), costs)
-        return replace(self.known, site=site)
+        return replace(self.known.without_factors(), site=site)
 
 
 class Candidate(NamedTuple):

@@ -1,16 +1,37 @@
-"""The costs of a simulated job from what planning knows: the only place that maps one to the other.
+"""The costs of a simulated job from what planning knows: the only place that maps one to another.
+
+The names in ``Known.details``, of which none needs to be there:
+
+=======================  =========================================================================
+``local_s``              seconds of a local step: a gradient, and an update by its own worker
+``wake_up``, ``reply``   seconds of a message to an idle server, and of its reply, on one host
+``turnaround``           the same of a message to a busy server
+``rest FAMILY``          factor on the time of everything but gradients, see ``fitting``
+``slow FAMILY``          factor on the time of gradients, where that is not enough
+``code FAMILY CODEC``    factor on the time of codecs
+=======================  =========================================================================
 """
 
 from __future__ import annotations
 
-import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from psrt.config import TrainConfig
+from psrt.config.names import AUTO
+from psrt.core.arrays import ITEMSIZE
+from psrt.core.messages import Message, Params
+from psrt.planning.families import CODECS, CODED, family_of
 from psrt.planning.known import DEFAULT_APPLY, Known
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
+
+#: Bytes per second of a link that no message takes: on one host they stay in memory.
+_NO_WIRE = 1e12
+#: Ranks on hosts of their own above which messages take turns on a link, rather than share it.
+_MOST_SHARED = 16
 
 
 def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> SimulationCosts:
@@ -21,20 +42,66 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         config: of the job, resolved.
         role_map: its workers and servers.
     """
-    work, site = known.workload, known.site
+    work, site, details = known.workload, known.site, known.details
+    family = family_of(config)
+    slow, rest = details.get(f"slow {family}", 1.0), details.get(f"rest {family}", 1.0)
     rate = known.apply.get(config.optimizer.name, DEFAULT_APPLY)
+    own = rate
+    if "local_s" in details:  # a local step is a gradient and its update
+        own = ITEMSIZE * work.n / max(1e-9, details["local_s"] - work.mean_s)
     lists = [np.asarray(its) for its in work.gradient_s]
-    several = len(set(site.hosts)) > 1
+    hosts = site.of(role_map.size)
+    # Sharing a link costs time in proportion to the ranks that use it.
+    own_links = len(set(hosts)) == role_map.size > _MOST_SHARED
+    machines = [site.machines[host] for host in hosts]
+    several = len(set(hosts)) > 1
+    wire = site.costs.between
 
     def compute(rank: int, rng: np.random.Generator) -> float:
         its = lists[rank % len(lists)]
-        return float(its[rng.integers(its.size)])
+        return slow * float(its[rng.integers(its.size)])
+
+    def receive(rank: int, message: Message, idle: bool, rng: np.random.Generator) -> float:
+        if isinstance(message, Params):
+            return rest * details.get("reply", 0.0)
+        return rest * details.get("wake_up" if idle else "turnaround", 0.0)
 
     return SimulationCosts(
         compute=compute,
-        latency=lambda rng: site.costs.between.alpha if several else site.costs.inside.alpha,
-        bandwidth=1 / site.costs.between.beta if several else math.inf,
-        apply=lambda shard, nbytes, rng: nbytes / rate,
-        worker_apply=rate,
-        codec_speed=known.codec_speed,
+        latency=lambda rng: rest * wire.alpha if several else 0.0,
+        bandwidth=1 / (rest * wire.beta) if several else _NO_WIRE,
+        hosts=None if own_links else hosts,
+        cores=[(machine, site.cores[machine]) for machine in machines],
+        receive=None if several or not role_map.servers else receive,
+        apply=lambda shard, nbytes, rng: rest * nbytes / rate,
+        worker_apply=own / slow,
+        codec_speed=known.codec_speed / _codec_factor(known, config, family),
+        reduce=_reduce(known, config, [hosts[rank] for rank in role_map.workers], rest),
     )
+
+
+def _codec_factor(known: Known, config: TrainConfig, family: str) -> float:
+    """Return how many times as long as its table says a codec takes."""
+    if config.codec is None:
+        return 1.0
+    names = (config.codec.name, CODECS[0][0])
+    found = (known.details.get(f"code {CODED.get(family)} {it}") for it in names)
+    return next((it for it in found if it is not None), 1.0)
+
+
+def _reduce(
+    known: Known, config: TrainConfig, hosts: Sequence[int], factor: float
+) -> Callable[[np.random.Generator], float] | None:
+    """Return the time of a sum as it was measured; None where its messages are simulated."""
+    counts = tuple(Counter(hosts).values())
+    if config.servers or config.scheme.mixes or (len(counts) > 1 and max(counts) == 1):
+        return None
+    name, nbytes = config.allreduce or AUTO, ITEMSIZE * known.workload.n
+    costs = known.site.costs
+    found = costs.measured_seconds(name, counts, nbytes)
+    if found is None and len(counts) == 1:
+        found = costs.node.seconds(counts[0], nbytes, costs.cores)
+    if found is None:
+        return None
+    seconds = factor * found
+    return lambda rng: seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from psrt.codec import Matrix
@@ -11,6 +11,8 @@ from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 
+#: The first words of details that were fitted.
+FACTORS = ("rest", "slow", "code")
 #: The source of times that are nobody's measurement.
 GIVEN = "given"
 #: A server's or a worker's passes over gradients, in bytes per second: about one core.
@@ -61,6 +63,24 @@ class Site:
         """Their number."""
         return len(self.hosts)
 
+    def of(self, ranks: int) -> list[int]:
+        """Return the host of each rank of a job; more ranks than there are begin again."""
+        return [self.hosts[rank % len(self.hosts)] for rank in range(ranks)]
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRun:
+    """How fast a short run of a family was; see ``families``."""
+
+    family: str
+    samples_per_s: float
+    workers: int
+    #: Of what is sent; None: uncompressed.
+    codec: str | None = None
+    #: What psrt chose by itself.
+    algorithm: str | None = None
+    shards_per_server: int | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -79,6 +99,13 @@ class Known:
     doubt: str = ""
     #: Further measured constants, in seconds or as pure numbers, by name; see ``costs_for``.
     details: dict[str, float] = field(default_factory=dict)
+    #: To which predictions are fitted.
+    runs: tuple[ShortRun, ...] = ()
+
+    def without_factors(self) -> Known:
+        """Return what is known before it was fitted to runs on its own ranks."""
+        kept = {name: it for name, it in self.details.items() if name.split()[0] not in FACTORS}
+        return replace(self, details=kept)
 
     def to_json(self) -> str:
         """Return it as text that ``from_json`` reads back without loss."""
@@ -105,6 +132,7 @@ class Known:
             costs = MachineCosts.from_json(json.dumps(site["costs"]))
             tuples = {name: tuple(site[name]) for name in ("hosts", "machines", "cores")}
             found["site"] = Site(**tuples, costs=costs)
+            found["runs"] = tuple(ShortRun(**it) for it in found["runs"])
             return cls(**found)
         except (ValueError, TypeError, KeyError) as error:
             if isinstance(error, ConfigError):

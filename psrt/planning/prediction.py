@@ -59,7 +59,7 @@ class PlannedLauncher(VirtualLauncher):
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
         """Return the known hosts."""
-        return self._known.site.hosts
+        return self._known.site.of(self._candidate.ranks)
 
     def has_network(self, hosts: Sequence[int], everywhere: bool | None) -> bool:
         """Return whether there are several hosts, as on real ranks."""
@@ -126,6 +126,12 @@ def predict_job(
             periods, half = int(np.clip(more, _LEAST, _MOST)), math.inf if varies else 0.0
     half = _half_width(found) if varies else 0.0
     return _merged(candidate, known, found, half), found[0].memory
+
+
+def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
+    """Return the samples per second of a job in steady state, by one simulation."""
+    found = _Steady(candidate, known, 0, periods)
+    return float(found.rates.mean()) * known.workload.batch_size
 
 
 class _Steady:

@@ -358,7 +358,7 @@ class ShardServer:
         port = self._port
         if gradients and port.apply_s is not None:
             size = port.role_map.spans[self.number].size
-            await port.pause(port.apply_s(self.number, 4 * size * gradients))
+            await port.pause(port.apply_s(self.number, 4 * size * gradients), works=True)
 
     async def keep(self, push: Push) -> None:
         """Save a gradient whose worker continues before its update."""

@@ -43,6 +43,7 @@ class SimulatedCell:
         self.rng, self.machine, self.network = job.rng, job.machine, job.network
         self.shared_memory, self.numerics = job.shared_memory, job.numerics
         self.after, self.at = job.after, job.at
+        self.cores = None if job.cores is None else [job.cores[rank] for rank in ranks]
         #: Stays empty: a model that lacks a part cannot be trained, so a crash ends the job.
         self.crashed: dict[int, float] = {}
         self.rendezvous = RendezvousTable(self)

@@ -118,12 +118,22 @@ class CollectivePort:
         if self.behind:
             await self.pause(0.0)
 
-    async def pause(self, seconds: float) -> None:
-        """Let ``seconds`` of virtual time pass, after any time already spent."""
+    async def pause(self, seconds: float, *, works: bool = False) -> None:
+        """Let ``seconds`` of virtual time pass, after the time of any work already done."""
         world = self.world
-        seconds, self.behind = seconds + self.behind, 0.0
-        world.after(seconds, world.resume, self.rank)
-        await suspend()
+        spent, self.behind = self.behind, 0.0
+        if world.cores is None:
+            world.after(seconds + spent, world.resume, self.rank)
+            await suspend()
+            return
+        if works:
+            seconds, spent = 0.0, seconds + spent
+        if spent:
+            world.cores[self.rank].work(spent, world.resume, self.rank)
+            await suspend()
+        if seconds or not spent:
+            world.after(seconds, world.resume, self.rank)
+            await suspend()
 
     def depart(self, channel: Channel, nbytes: int, arrive: Action, argument: Any) -> None:
         """Hand a message to the network at this rank's own time; see ``Network.send``."""

@@ -82,6 +82,9 @@ class SimulationCosts:
     receive: Callable[[int, Message, bool, np.random.Generator], float] | None = None
     #: By rank, its host: ranks of a host share its link, see the module; None: each has its own.
     hosts: Sequence[int] | None = None
+    #: By rank, its machine and the number of cores that the ranks of this machine share, see
+    #: ``cores``; None: each rank has a core of its own.
+    cores: Sequence[tuple[int, int]] | None = None
     #: From the last worker's arrival at a sum over all workers to its result, instead of the
     #: messages of its schedule; None: those messages are sent.
     reduce: Draw | None = None

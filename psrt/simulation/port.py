@@ -123,9 +123,17 @@ class VirtualPort(CollectivePort):
         if self.behind:
             await self.catch_up()
         seconds = self.world.costs.compute(self.rank, self.world.rng)
-        for share, _ in self._amid:
-            self.world.after(seconds * share, self._act)
-        await self.pause(seconds)
+        done = 0.0
+        if self.world.cores is None:
+            for share, _ in self._amid:
+                self.world.after(seconds * share, self._act)
+        else:  # only the work before an action determines when it is due
+            while self._amid:
+                share = self._amid[0][0]
+                await self.pause((share - done) * seconds, works=True)
+                self._act(None)
+                done = share
+        await self.pause((1.0 - done) * seconds, works=True)
         while self._amid:  # rounding may leave actions due at the very end
             self._act(None)
         if self.behind:  # time spent by those actions
@@ -140,7 +148,7 @@ class VirtualPort(CollectivePort):
         result = work()
         if first:
             self._step_s = self.world.costs.compute(self.rank, self.world.rng)
-        await self.pause(share * self._step_s)
+        await self.pause(share * self._step_s, works=True)
         return result
 
     def amid(self, share: float, action: Callable[[], object]) -> None:
@@ -155,7 +163,7 @@ class VirtualPort(CollectivePort):
 
     async def spend(self, seconds: float) -> None:
         """Let the time of a computed part pass, and run the actions of ``amid`` that are due."""
-        await self.pause(seconds)
+        await self.pause(seconds, works=True)
         while self._amid:
             self._act(None)
         if self.behind:
@@ -293,7 +301,7 @@ class VirtualPort(CollectivePort):
             # passed: a message that arrived meanwhile may be from a peer whose turn is earlier.
             if not idle:
                 self._bring_forward()
-            await self.pause(seconds(self.rank, inbox[0][1], idle, self.world.rng))
+            await self.pause(seconds(self.rank, inbox[0][1], idle, self.world.rng), works=True)
             self._bring_forward()
             self._turn += 1
         channel, message, region, nbytes = inbox.popleft()

@@ -19,6 +19,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.messages import Leave
 from psrt.core.stats import Sent
 from psrt.simulation.cell import SimulatedCell
+from psrt.simulation.cores import Cores
 from psrt.simulation.costs import SimulationCosts
 from psrt.simulation.event_queue import Action
 from psrt.simulation.network import Carrier, Channel, Network
@@ -84,6 +85,11 @@ class Simulator(Scheduler):
         self.on_report: Callable[[Sent], None] = lambda _: None
         #: The costs of frames; None where no frames are sent, or where they take no time.
         self.frames: FrameTimes | None = None
+        #: By rank, the cores that it shares; None: each rank has a core of its own.
+        self.cores: Sequence[Cores] | None = None
+        if self.costs.cores is not None:
+            made = {it: Cores(self, number) for it, number in dict(self.costs.cores).items()}
+            self.cores = [made[machine] for machine, _ in self.costs.cores]
         #: The sums without messages, by key.
         self.rendezvous = RendezvousTable(self)
         #: Carries messages.

@@ -333,8 +333,8 @@ class Port(Protocol):
     async def catch_up(self) -> None:
         """Let the time pass that this port has already spent; only virtual time has to be let."""
 
-    async def pause(self, seconds: float) -> None:
-        """Do nothing for ``seconds``."""
+    async def pause(self, seconds: float, *, works: bool = False) -> None:
+        """Do nothing for ``seconds``; in virtual time, ``works`` keeps a core busy meanwhile."""
 
     def send(self, to: int, message: Message, region: int = NO_PAYLOAD) -> None:
         """Send ``message``, and the contents of ``region`` with it, to rank ``to``.

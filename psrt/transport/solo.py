@@ -129,7 +129,7 @@ class SoloPort:
     async def catch_up(self) -> None:
         """Do nothing: real time has passed."""
 
-    async def pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float, *, works: bool = False) -> None:
         """Sleep."""
         time.sleep(seconds)
 

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -595,3 +596,57 @@ def test_a_sweep_starts_each_of_its_runs_and_again_only_those_that_failed(launch
         for line, name, it in zip(lines, ("lr=0.5", "lr=1000000"), how, strict=True):
             assert line.startswith(f"{name}  {it}")
     assert (launch.folder / "runs/s/lr=0.5/summary.json").exists()
+
+
+#: Trains a least-squares problem by the config that it was written with.
+TRAINS = """\
+import sys
+import tomllib
+import numpy as np
+import psrt
+
+class Sums:
+    def initial(self): return np.zeros(4, np.float32)
+    def batches(self, worker, workers, epoch): return [np.full(4, epoch + 1, np.float32)] * 3
+    def loss_and_grad(self, theta, batch, out):
+        out[:] = theta - batch
+        return float(np.square(out).sum())
+    def evaluate(self, theta): return {"loss": float(theta.sum())}
+
+config = psrt.TrainConfig(mode="sync:backup=1", epochs=2, lr=0.25)
+if sys.argv[1] == "run":
+    psrt.run(config, Sums())
+elif sys.argv[1] == "loop":
+    with psrt.Trainer(config, np.zeros(4, np.float32)) as trainer:
+        while trainer.epoch():
+            while trainer.step(trainer.parameters - 1, samples=1, loss=0.0):
+                pass
+"""
+
+
+@pytest.mark.parametrize("how", ["run", also("loop")])
+def test_knobs_replace_those_of_a_script(launch, script, how):
+    script(TRAINS)
+    knobs = "--mode ssp:staleness=2 --servers 1 --steps 4 --out run"
+    done = launch.psrt("launch", "-n", 3, "--knobs", knobs, "script.py", how)
+    assert done.status == 0, done.stderr
+    found = tomllib.loads((launch.folder / "run/config.toml").read_text())
+    expected = {"mode": "ssp:staleness=2", "servers": 1, "steps": 4, "lr": 0.25}
+    assert found.items() >= expected.items()
+    assert "epochs" not in found
+    # What does not go together with the script's own config only its ranks can see.
+    knobs = "--error-feedback"
+    done = launch.psrt("launch", "-n", 2, "--knobs", knobs, "script.py", how)
+    assert done.status == 2
+    assert [line.split(" has ")[0] for line in done.stderr.splitlines()[1:]] == [
+        "psrt: error: --knobs: --error-feedback"
+    ]
+
+
+def test_knobs_that_nothing_takes_are_reported(launch, script):
+    script(TRAINS)
+    done = launch.psrt("launch", "-n", 2, "--knobs", "--mode ssp", "script.py", "neither")
+    assert done.status == 0
+    assert done.stderr.splitlines()[1:] == [
+        "psrt: --knobs had no effect: nothing gave psrt a config"
+    ]

@@ -214,7 +214,7 @@ class LocalSteps(Strategy):
         self._busy_s += now - self._since
         self._busy_steps += step.samples > 0
         if apply_s is not None and step.samples:
-            await self._port.pause(apply_s(0, ITEMSIZE * self._port.role_map.n))
+            await self._port.pause(apply_s(0, ITEMSIZE * self._port.role_map.n), works=True)
         if step.samples:
             term = Contribution(self._gradient)
             self._updater.apply(self._theta, [term], self._theta, progress=step.progress)

@@ -1,0 +1,73 @@
+"""Families of modes, whose ranks do the same to each other.
+
+So one short run of any of them tells how far a prediction from single times is off for all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from psrt.config import TrainConfig
+from psrt.config.modes import EASGD, AllReduce, Async, Gossip, LocalSGD, Mode, Sync
+
+
+class Family(NamedTuple):
+    """A family, and the job that stands for it."""
+
+    name: str
+    mode: Mode
+    servers: int
+    #: Of what is sent and of what comes back; None: uncompressed.
+    codec: str | None = None
+    reply: str | None = None
+
+
+#: The codecs that are planned, of what is sent and of what comes back: of words, of halves, of
+#: places. Others count as the first ones.
+CODECS = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
+#: Not a family of modes: workers that hardly ever meet show how long a local step takes.
+ALONE = "alone"
+#: In the order in which they are tried on ranks.
+FAMILIES = (
+    Family(ALONE, LocalSGD(local_steps=64), 0),
+    Family("sums", AllReduce(), 0),
+    Family("means", LocalSGD(local_steps=4), 0),
+    Family("rounds", Sync(), 1),
+    Family("stale", Async(), 1),
+    Family("served means", LocalSGD(local_steps=4), 1),
+    Family("elastic", EASGD(), 1),
+    Family("neighbours", Gossip(), 0),
+    *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
+    *(Family("rounds", Sync(), 1, *it) for it in CODECS),
+)
+#: By family, that whose coded runs tell how long its codecs take.
+CODED = {
+    "sums": "sums",
+    "means": "sums",
+    "neighbours": "sums",
+    "rounds": "rounds",
+    "stale": "rounds",
+    "served means": "rounds",
+    "elastic": "rounds",
+}
+
+
+def family_of(config: TrainConfig) -> str:
+    """Return the name of the family of a config, which is resolved; empty for one process.
+
+    >>> from psrt.config import resolve
+    >>> [family_of(resolve(TrainConfig(mode=it), ranks=4)) for it in ("ssp", "sync", "gossip")]
+    ['stale', 'rounds', 'neighbours']
+    """
+    mode = config.scheme
+    if mode.single:
+        return ""
+    if mode.mixes:
+        return "neighbours"
+    if mode.elastic is not None:
+        return "elastic"
+    if mode.averages:
+        return "served means" if config.servers else "means"
+    if not config.servers:
+        return "sums"
+    return "rounds" if mode.rounds else "stale"

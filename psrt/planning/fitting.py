@@ -1,0 +1,83 @@
+"""Fits predictions to short runs of each family of modes.
+
+Single times cannot know what ranks do to each other: to caches, to cores, to the bandwidth of
+memory. So the time of everything but gradients is scaled until the simulation of a run is as fast
+as the run was; what that cannot explain scales gradients, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+from psrt.config import TrainConfig, resolve
+from psrt.planning.candidates import Candidate
+from psrt.planning.families import ALONE, FAMILIES, Family
+from psrt.planning.known import Known, ShortRun, Site
+from psrt.planning.prediction import simulated_speed
+
+#: Periods between two averages that are simulated; the least and the greatest factor, and how many
+#: times the range between them is halved.
+_PERIODS, _LEAST, _MOST, _HALVINGS = 24, 0.1, 30.0, 8
+
+
+def fitted(known: Known, config: TrainConfig) -> Known:
+    """Return what is known, with the factors that its short runs tell.
+
+    Args:
+        known: with short runs; without any it is returned as it is.
+        config: of the user, of which mode and servers do not matter.
+    """
+    runs = {(it.family, it.codec): it for it in known.runs}
+    known = known.without_factors()
+    for family in FAMILIES:
+        if (run := runs.get((family.name, family.codec))) is None:
+            continue
+        if family.name == ALONE:
+            step_s = known.workload.batch_size * run.workers / run.samples_per_s
+            found = {"local_s": step_s / _crowding(known.site, run.workers)}
+        else:
+            found = _factors(known, _job(family, run, config), family, run.samples_per_s)
+        known = replace(known, details={**known.details, **found})
+    return known
+
+
+def _crowding(site: Site, workers: int) -> float:
+    """Return how many times as long workers take to compute because they share cores."""
+    there = Counter(site.machines[host] for host in site.of(workers))
+    return max(1.0, *(number / site.cores[it] for it, number in there.items()))
+
+
+def _job(family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
+    """Return the job of a short run, with what psrt chose in it."""
+    asked = replace(
+        config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=family.codec,
+        codec_reply=family.reply, allreduce=run.algorithm,
+        shards_per_server=run.shards_per_server, machine_costs=None,
+    )  # fmt: skip
+    ranks = run.workers + family.servers
+    return Candidate(resolve(asked, ranks=ranks), family.servers, ranks, run.workers)
+
+
+def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict[str, float]:
+    """Return the factors with which a simulated job is as fast as the real one."""
+    name = f"code {family.name} {family.codec}" if family.codec else f"rest {family.name}"
+
+    def off(factor: float) -> float:
+        there = replace(known, details={**known.details, name: factor})
+        return math.log(simulated_speed(there, job, _PERIODS) / speed)
+
+    low, high = _LEAST, _MOST
+    if off(low) <= 0:
+        high = low
+    elif off(high) >= 0:
+        low = high
+    else:
+        for _ in range(_HALVINGS):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if off(middle) > 0 else (low, middle)
+    factor = math.sqrt(low * high)
+    if family.codec:
+        return {name: factor}
+    return {name: factor, f"slow {family.name}": math.exp(off(factor))}

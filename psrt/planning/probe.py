@@ -1,0 +1,341 @@
+"""Measures a job on the ranks that will train it: gradients, sums, links, and short runs.
+
+Nothing is trained for good: the parameters of the short runs are thrown away. What one rank
+computes is timed alone; what ranks do to each other, such as caches that a server empties, is not
+looked for in single calls. Instead one short run of each *family* of modes is simulated from the
+single times, and what it really took, over what was predicted, is a factor of its family.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, cycle, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from psrt.bench.fit import solve
+from psrt.bench.probes import exchange_times
+from psrt.bench.race import layout
+from psrt.bench.ranks import run_on, wait
+from psrt.collective.analysis.machine import DEFAULT_COSTS, Measured
+from psrt.collective.costs import LinkCosts
+from psrt.config import TrainConfig
+from psrt.core.arrays import ITEMSIZE, Vector
+from psrt.core.errors import ConfigError
+from psrt.history import History, read_history
+from psrt.job.mpi import run_over_mpi
+from psrt.job.problems import initial_parameters, supervised_problem
+from psrt.job.result import silent
+from psrt.mpi.agreement import bcast_text, gather_texts, raise_on_all
+from psrt.mpi.communicator import Communicator
+from psrt.mpi.hosts import split_hosts
+from psrt.planning.families import FAMILIES, Family
+from psrt.planning.known import Known, ShortRun, Site, Workload
+from psrt.planning.steady import speed_of
+from psrt.runtime.problem import Problem, gradient_spans, matrices_of
+from psrt.runtime.problem_rules import sample_counter
+from psrt.simulation.calibration import Calibration, calibrate
+from psrt.simulation.calibration.times import mean
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Seconds of gradients, of each all-reduce, and of a short run.
+_GRADIENTS_S, _SUM_S, _RUN_S = 1.0, 0.5, 1.5
+#: Batches that gradients are taken of, in turn; steps of a short run, at first and at most.
+_BATCHES, _FEW_STEPS, _MOST_STEPS = 16, 12, 400
+#: Times of a rank that are kept, and the share of a core below which something else had the rest.
+_TIMES, _CORE = 200, 0.95
+#: All-reduces that are timed at the length of the model, beside that of ``auto``.
+_SUMS = ("ring", "halving-doubling", "tree")
+#: Bytes of exchanges between hosts.
+_EXCHANGES = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
+#: Knobs that a short run has from the config.
+_KEPT = (
+    "dataset", "hidden", "activation", "loss", "batch_size", "optimizer", "lr", "weight_decay",
+    "seed",
+)  # fmt: skip
+
+
+def measure_job(
+    comm: MPI.Comm,
+    config: TrainConfig,
+    problem: Problem | None = None,
+    *,
+    workers: int | None = None,
+    say: Callable[[str], None],
+) -> Known:
+    """Measure a job; collective.
+
+    Args:
+        comm: all ranks of the job, or with ``workers`` those and one more for a server.
+        config: of the user, of which mode and servers do not matter.
+        problem: the model and data; None takes the config's own.
+        workers: their number in every mode; None: all ranks that are no servers.
+        say: called with each line for the user, at rank 0.
+
+    Returns:
+        What was found, the same on every rank.
+
+    Raises:
+        ConfigError: on every rank, if there is nothing to measure.
+    """
+    if comm.rank:
+        say = silent
+    with raise_on_all(comm):
+        own = problem or supervised_problem(config, workers=comm.size)
+    site, present = _site(comm)
+    say(f"measuring {comm.size} ranks on {len(present)} hosts")
+    work, doubt = _workload(comm, own, site)
+    say(f"a gradient of {work.n:,} parameters takes {1e3 * work.mean_s:.4g} ms")
+    site = replace(
+        site, costs=replace(site.costs, measured=_all_reduces(comm, work.n, workers or comm.size))
+    )
+    if len(present) > 1:
+        site = replace(site, costs=replace(site.costs, between=_link(comm, present)))
+        link = site.costs.between
+        say(f"links: {1e6 * link.alpha:.0f} us, {1e-6 / link.beta:.1f} MB/s")
+    known = Known(work, site, source=f"measured on {comm.size} ranks", doubt=doubt)
+    known = _Runs(comm, config, own).measured(known, workers, say)
+    return Known.from_json(bcast_text(comm, known.to_json()))
+
+
+def _site(comm: MPI.Comm) -> tuple[Site, tuple[tuple[int, ...], ...]]:
+    """Return where the ranks are, and by host its ranks; collective."""
+    node, found = split_hosts(comm)
+    node.Free()
+    host = {rank: number for number, ranks in enumerate(found.hosts) for rank in ranks}
+    mine = f"{_machine()} {len(os.sched_getaffinity(0))}"
+    texts = dict(enumerate(_all_texts(comm, mine)))
+    names: dict[str, int] = {}
+    machines = [names.setdefault(texts[its[0]].split()[0], len(names)) for its in found.hosts]
+    cores = [0] * len(names)
+    for number, its in zip(machines, found.hosts, strict=True):
+        cores[number] = max(cores[number], *(int(texts[rank].split()[1]) for rank in its), 0)
+    costs = replace(DEFAULT_COSTS, cores=max(cores))
+    hosts = tuple(host[rank] for rank in range(comm.size))
+    return Site(hosts, tuple(machines), tuple(cores), costs), found.hosts
+
+
+def _all_texts(comm: MPI.Comm, mine: str) -> list[str]:
+    """Return the text of each rank, on every rank; collective."""
+    found = gather_texts(comm, mine)
+    text = bcast_text(comm, "\n".join(found) if comm.rank == 0 else "")
+    return text.split("\n")
+
+
+def _machine() -> str:
+    """Return what tells this kernel from others: containers on one machine share its cores."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return os.uname().nodename
+
+
+def _workload(comm: MPI.Comm, problem: Problem, site: Site) -> tuple[Workload, str]:
+    """Time gradients on as many ranks of a machine at a time as it has cores; collective.
+
+    Returns:
+        What was found, and why it may not be true; empty if nothing suggests that.
+    """
+    with raise_on_all(comm):
+        theta = initial_parameters(problem)
+        epochs = (problem.batches(comm.rank, comm.size, epoch) for epoch in range(_BATCHES))
+        batches = list(islice(chain.from_iterable(epochs), _BATCHES))
+        samples = max(map(sample_counter(problem), batches), default=0)
+        if not samples:
+            raise ConfigError(f"rank {comm.rank} has no batch to measure")
+    machines = [site.machines[host] for host in site.hosts]
+    place = machines[: comm.rank].count(machines[comm.rank])
+    turn = place // site.cores[machines[comm.rank]]
+    found, core = [0.0], 1.0
+    for number in range(max(-(-machines.count(it) // n) for it, n in enumerate(site.cores))):
+        wait(comm.Ibarrier())
+        if number == turn:
+            found, core = _gradients(problem, theta, batches, _GRADIENTS_S)
+    wait(comm.Ibarrier())
+    texts = _all_texts(comm, f"{samples} {core} " + " ".join(f"{it:.4e}" for it in found))
+    sizes, cores, *_ = zip(*(map(float, text.split()[:2]) for text in texts), strict=True)
+    times = tuple(tuple(map(float, text.split()[2:])) for text in texts)
+    n = theta.size
+    parts, matrices = gradient_spans(problem, n), matrices_of(problem, n)
+    least = min(range(comm.size), key=cores.__getitem__)
+    doubt = f"rank {least} had {cores[least]:.0%} of a core" if cores[least] < _CORE else ""
+    return Workload(n, int(max(sizes)), times, parts=parts, matrices=matrices), doubt
+
+
+def _gradients(
+    problem: Problem, theta: Vector, batches: Sequence[Any], seconds: float
+) -> tuple[list[float], float]:
+    """Return the times of gradients over some seconds, and the share of a core for them."""
+    out, other = np.empty_like(theta), theta.copy()
+    more = (None,) if len(gradient_spans(problem, theta.size)) > 1 else ()
+    times: list[float] = []
+    began, worked = time.perf_counter(), time.process_time()
+    for number, batch in enumerate(cycle(batches)):
+        np.copyto(theta, other)  # as new as parameters are in a job
+        start = time.perf_counter()
+        problem.loss_and_grad(theta, batch, out, *more)
+        end = time.perf_counter()
+        if number > 1:
+            times.append(end - start)
+        if end - began > seconds and len(times) > 2:
+            break
+    core = (time.process_time() - worked) / (time.perf_counter() - began)
+    return times[:: -(-len(times) // _TIMES)], core
+
+
+def _all_reduces(comm: MPI.Comm, n: int, ranks: int) -> tuple[Measured, ...]:
+    """Time all-reduces of n elements over the first ranks; collective."""
+    found = run_on(comm, range(ranks), partial(_timed, n=n)) if ranks > 1 else ()
+    text = json.dumps(found) if comm.rank == 0 else ""
+    return tuple(
+        (name, tuple(hosts), nbytes, seconds)
+        for name, hosts, nbytes, seconds in json.loads(bcast_text(comm, text))
+    )
+
+
+def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
+    found = []
+    with Communicator(comm) as communicator:
+        node, there = split_hosts(comm)
+        node.Free()
+        hosts = tuple(map(len, there.hosts))
+        buffer = communicator.empty(n)
+        usual = communicator.choice(ITEMSIZE * n).algorithm
+        for name in dict.fromkeys((usual, *_SUMS)):
+            call = partial(communicator.all_reduce, buffer, "sum", name)
+            found.append((name, hosts, ITEMSIZE * n, _seconds_of(comm, call, _SUM_S)))
+    return found
+
+
+def _seconds_of(comm: MPI.Comm, call: Callable[[], object], budget_s: float) -> float:
+    """Return the median seconds of a collective call, of the slowest rank; collective."""
+    times: list[float] = []
+    left = np.array([budget_s])
+    while True:
+        wait(comm.Ibarrier())
+        start = time.perf_counter()
+        call()
+        took = np.array([time.perf_counter() - start])
+        longest = np.empty(comm.size)
+        comm.Allgather(took, longest)
+        times.append(float(longest.max()))
+        left -= longest.max()
+        if (len(times) > 3 and left[0] < 0) or len(times) > 100:
+            return float(np.median(times[1:]))
+
+
+def _link(comm: MPI.Comm, present: Sequence[Sequence[int]]) -> LinkCosts:
+    """Time exchanges between two hosts; collective."""
+    pair = layout(present, 2, 2)
+    assert pair is not None, "there are two hosts"
+    work = partial(exchange_times, placed=pair, sizes=_EXCHANGES, rounds=5)
+    found = run_on(comm, pair.ranks, work) or {}
+    text = bcast_text(comm, " ".join(map(str, _fitted(found))) if comm.rank == 0 else "")
+    alpha, beta = map(float, text.split())
+    return LinkCosts(alpha, beta, DEFAULT_COSTS.between.gamma)
+
+
+def _fitted(found: dict[int, float]) -> tuple[float, ...]:
+    return solve([(1, m) for m in found], list(found.values())).values
+
+
+class _Runs:
+    """Short runs of each family."""
+
+    def __init__(self, comm: MPI.Comm, config: TrainConfig, problem: Problem | None) -> None:
+        kept = {name: getattr(config, name) for name in _KEPT}
+        self._comm, self._problem = comm, problem
+        self._config = TrainConfig(**kept, steps=_FEW_STEPS)
+
+    def measured(self, known: Known, workers: int | None, say: Callable[[str], None]) -> Known:
+        """Make all runs; return what is known then, at rank 0."""
+        several = len(set(known.site.hosts)) > 1
+        with tempfile.TemporaryDirectory() as folder:
+            for family in FAMILIES:
+                if family.codec and not several:
+                    continue  # on one host a codec is not in effect
+                ranks = self._comm.size if workers is None else workers + family.servers
+                if ranks - family.servers < 2 or ranks > self._comm.size:
+                    continue
+                history = run_on(self._comm, range(ranks), partial(self._history, family, folder))
+                if history is not None:
+                    known = self._with(known, family, history)
+                    what = f"{family.mode.described()}{f', {family.codec}' if family.codec else ''}"
+                    say(f"{what}: {known.runs[-1].samples_per_s:,.0f} samples/s")
+        return known
+
+    def _history(self, family: Family, folder: str, comm: MPI.Comm) -> History | None:
+        """Run a family on its ranks, for long enough; return its history at the first."""
+        config = replace(
+            self._config, mode=family.mode, servers=family.servers, out=folder, record=True,
+            overwrite=True, codec=family.codec, codec_reply=family.reply,
+        )  # fmt: skip
+        few = max(_FEW_STEPS, 3 * family.mode.local_steps)
+        steps = np.array([few])
+        history = self._run(comm, replace(config, steps=few))
+        if history is not None:
+            steps[0] = min(_MOST_STEPS, few * _RUN_S / _seconds(history))
+        comm.Bcast(steps)
+        if steps[0] > 2 * few:
+            history = self._run(comm, replace(config, steps=int(steps[0])))
+        return history
+
+    def _with(self, known: Known, family: Family, history: History) -> Known:
+        """Return what is known with a run."""
+        header = history.header
+        servers = len(header.server_ranks)
+        run = ShortRun(
+            family.name,
+            speed_of(history.workers, period=family.mode.local_steps),
+            workers=len(header.workers),
+            codec=family.codec,
+            algorithm=header.algorithm,
+            shards_per_server=len(header.servers) // servers if servers else None,
+        )
+        known = replace(known, runs=(*known.runs, run))
+        if family.name != "rounds" or family.codec:
+            return known
+        rate, details = _of_servers(calibrate(history))
+        apply = {self._config.optimizer.name: rate} if rate else {}
+        return replace(known, apply=apply, details={**known.details, **details})
+
+    def _run(self, comm: MPI.Comm, config: TrainConfig) -> History | None:
+        run_over_mpi(comm, config, self._problem)
+        return read_history(str(config.out)) if comm.rank == 0 else None
+
+
+def _seconds(history: History) -> float:
+    """Return how long a run took, by the events of its first worker."""
+    times = history.workers[0]["time"]
+    return max(1e-6, float(times.max() - times.min()))
+
+
+def _of_servers(times: Calibration) -> tuple[float, dict[str, float]]:
+    """Return the bytes per second of updates, and the details of messages, by a run in rounds."""
+    shards = times.shards
+    rates = [
+        ITEMSIZE * it.size * gradients / float(np.nanmean(seconds))
+        for it in shards
+        for gradients, seconds in it.update.items()
+        if np.nanmean(seconds) > 0
+    ]
+    return float(np.mean(rates)) if rates else 0.0, {
+        "wake_up": _known_mean(*(it.wake_up for it in shards)),
+        "turnaround": _known_mean(*(it.turnaround for it in shards)),
+        "reply": _known_mean(times.reply),
+    }
+
+
+def _known_mean(*groups: Any) -> float:
+    found = mean(*groups)
+    return 0.0 if np.isnan(found) else float(found)

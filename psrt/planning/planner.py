@@ -30,8 +30,9 @@ from psrt.rows.knobs import dashed, shown
 #: A candidate whose closed form is this many times as long as the best of its promise is left out,
 #: unless it is among that many of its mode and promise.
 _WORSE, _OF_MODE = 2.0, 2
-#: The most candidates that are simulated; what all may cost; and what each may at least.
-_MOST, _WHOLE_COST, _COST = 200, 6_000_000, 40_000
+#: The most candidates that are simulated; what the best of each mode and the others may cost all
+#: together; and what each may at least.
+_MOST, _FIRST_COST, _REST_COST, _COST = 200, 6_000_000, 3_000_000, 40_000
 #: Simulations that are worth starting other processes for.
 _WORTH = 6
 
@@ -75,7 +76,7 @@ def make_plan(question: Question, command: Callable[[int, Mapping[str, str]], st
     """
     pruned, places, rows, why = Counter[str](), question.places, list[Row](), ""
     left = _pruned(question, pruned)
-    each = min(MOST_COST, max(_COST, _WHOLE_COST // len(left)))
+    each = min(MOST_COST, max(_COST, _FIRST_COST // len(left)))
     jobs = [(places.known_with(it.candidate.servers), it.candidate, each) for it in left]
     for it, result in zip(left, _simulated(jobs), strict=True):
         if isinstance(result, str):
@@ -114,14 +115,15 @@ def _pruned(question: Question, pruned: Counter[str]) -> list[_Priced]:
         seen[kind] += 1
     kept, cost = list[_Priced](), 0
     for number, it in enumerate([*first, *others]):
+        least = cost_of(it.candidate)
         if number >= len(first) and it.closed_s > _WORSE * best[it.promise]:
             pruned[f"by closed forms {_WORSE:g} times as slow as the best of the same promise"] += 1
-        elif number >= len(first) and (len(kept) == _MOST or cost > _WHOLE_COST):
+        elif len(kept) >= _MOST or (number >= len(first) and cost + least > _REST_COST):
             pruned["slower by closed forms, and too many for a minute"] += 1
         else:
             known = places.known_with(it.candidate.servers)
             kept.append(it._replace(candidate=with_shards(it.candidate, known)))
-            cost += cost_of(kept[-1].candidate)
+            cost += least if number >= len(first) else 0
     if len(listed) > len(priced):
         pruned["another promise"] = len(listed) - len(priced)
     return kept

@@ -39,7 +39,7 @@ _STEP, _MESSAGE = 8, 5
 _NARROW = 0.01
 #: Periods between two averages that are simulated with a seed: the fewest, the most with the first
 #: one, and the most; those left out at the beginning; batches of the others; and the most seeds.
-_LEAST, _FIRST, _MOST, _WARM, _BATCHES, _SEEDS = 3, 24, 240, 1, 4, 4
+_LEAST, _FIRST, _MOST, _WARM, _BATCHES, _SEEDS = 5, 24, 240, 1, 4, 4
 #: By degrees of freedom from 1, the factor on a standard error: 0.975 quantiles of Student's t.
 _T = (12.7, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.2, 2.18, 2.16, 2.14, 2.13)
 
@@ -165,14 +165,15 @@ def _rates(starts: Sequence[np.ndarray], every: int) -> np.ndarray:
         starts: by worker, when each of its steps began.
         every: steps between two averages; a batch is made of whole periods.
     """
-    until, rates = min(its[-1] for its in starts), np.zeros(_BATCHES)
-    for its in (it[::every] for it in starts):
-        first = min(_WARM, its.size - 2)
-        last = max(int(np.searchsorted(its, until, "right")) - 1, first + 1)
-        edges = np.linspace(first, last, _BATCHES + 1).round().astype(int)
-        counts, usual = np.diff(edges), (last - first) / max(its[last] - its[first], 1e-300)
-        took = np.where(counts > 0, np.diff(its[edges]), 1.0)
-        rates += every * np.where(counts > 0, counts / np.maximum(took, 1e-300), usual)
+    until = min(its[-1] for its in starts)
+    # The last step of a worker that counts; each counts from the end of the first period on.
+    lasts = [max(_WARM + 1, int(np.searchsorted(it[::every], until, "right")) - 1) for it in starts]
+    rates = np.zeros(min(_BATCHES, max(lasts) - _WARM))
+    for its, last in zip(starts, lasts, strict=True):
+        edges = np.linspace(_WARM, last, rates.size + 1).round().astype(int)
+        if edges.size > last - _WARM + 1:  # a slow one: all batches are alike
+            edges = np.array([_WARM, last])
+        rates += every * np.diff(edges) / np.maximum(np.diff(its[::every][edges]), 1e-300)
     return rates
 
 

@@ -1,7 +1,7 @@
 """A step's time by closed forms, to leave out what cannot win before anything is simulated. Pure.
 
-They take what the simulation takes, and know means only: queues, gates and stragglers that change
-from step to step are for the simulation. So they prune, and never rank.
+They know means only: queues, gates and stragglers that change are for the simulation. So they
+prune, and never rank.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ import numpy as np
 from psrt.codec.times import NO_FRAMES, FrameTimes
 from psrt.collective.analysis.choose import choose, predict
 from psrt.collective.registry import AUTO, by_hosts
-from psrt.config import TrainConfig
 from psrt.config.injection import Injection
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.partition import Span
@@ -38,18 +37,58 @@ _SHARDS = (1, 4, 16)
 _FORWARD = 1 / 3
 
 
+def closed_form(candidate: Candidate, known: Known) -> float:
+    """Return the seconds of a worker's step.
+
+    Args:
+        candidate: a config.
+        known: with a site of its ranks.
+    """
+    config, mode, frames = candidate.config, candidate.config.scheme, _frames_of(candidate, known)
+    apply_s = ITEMSIZE * known.workload.n / known.apply.get(config.optimizer.name, DEFAULT_APPLY)
+    if candidate.servers:
+        job, asked = priced(candidate, known), config.shards_per_server
+        least = [it for it in _SHARDS if it <= most_shards(job)]
+        tried = [asked] if isinstance(asked, int) else least
+        seconds = min(step_seconds(job, it) for it in tried) / mode.local_steps
+        return seconds + (apply_s if mode.averages else 0.0)
+    compute = _compute_s(candidate, known)
+    if mode.single:
+        return compute + apply_s
+    if mode.mixes:
+        return max(compute, _mix_s(candidate, known, frames)) + apply_s
+    sum_s = _sum_s(candidate, known, frames)
+    if mode.averages or mode.overlap is False:
+        return compute + sum_s / mode.local_steps + apply_s
+    last = sum_s / max(1, len(known.workload.parts))
+    return max(compute + last, _FORWARD * compute + sum_s) + apply_s
+
+
 def steady(injections: tuple[Injection, ...]) -> tuple[Injection, ...]:
     """Return the slow-downs of a job that has run for a while: all began, and pauses are over."""
     kept = (it for it in injections if it.kind != "pause")
     return tuple(it._replace(numbers=it.numbers[:1]) if it.kind == "slow" else it for it in kept)
 
 
+def _compute_s(candidate: Candidate, known: Known) -> float:
+    """Return the seconds of a gradient, until all that a step waits for have computed theirs."""
+    mode, site, first = candidate.config.scheme, known.site, candidate.servers
+    slow = steady(candidate.config.inject)
+    seconds = _drawn(known.workload.gradient_s, slow, candidate.workers, first)
+    machines = Counter(site.machines[host] for host in site.hosts[first:])
+    crowd = max(1.0, *(count / site.cores[it] for it, count in machines.items()))
+    if mode.asynchronous or (mode.is_stale and mode.lead == math.inf):
+        return crowd * float(1 / (1 / seconds.mean(axis=0)).mean())
+    if mode.is_stale:  # the slowest sets the pace
+        return crowd * float(seconds.mean(axis=0).max())
+    each = min(mode.local_steps, _DRAWS)
+    means = seconds[: _DRAWS - _DRAWS % each].reshape(-1, each, candidate.workers).mean(axis=1)
+    return crowd * float(np.sort(means, axis=1)[:, -1 - mode.backup].mean())
+
+
 @lru_cache(maxsize=64)
 def _drawn(
-    gradient_s: tuple[tuple[float, ...], ...],
-    slow: tuple[Injection, ...],
-    workers: int,
-    first: int,
+    gradient_s: tuple[tuple[float, ...], ...], slow: tuple[Injection, ...], workers: int, first: int
 ) -> np.ndarray:
     """Draw gradients of each worker, with their slow-downs: (draws, W) seconds."""
     rng = np.random.default_rng(0)
@@ -61,179 +100,91 @@ def _drawn(
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """The seconds of gradients of each worker, drawn: (draws, W)."""
+class _Frames(NamedTuple):
+    """Bytes of a push and a reply, over those of their numbers, and the times of frames."""
 
-    seconds: np.ndarray
-
-    @classmethod
-    def of(cls, known: Known, candidate: Candidate) -> Gradients:
-        """Draw those of a candidate, whose workers follow after its servers."""
-        first, workers, site = candidate.servers, candidate.workers, known.site
-        slow = steady(candidate.config.inject)
-        seconds = _drawn(known.workload.gradient_s, slow, workers, first)
-        machines = Counter(site.machines[host] for host in site.hosts[first : first + workers])
-        return cls(seconds * max(1.0, *(n / site.cores[it] for it, n in machines.items())))
-
-    def slowest(self, steps: int = 1, backup: int = 0) -> float:
-        """Return the mean seconds of a step until all but ``backup`` workers have taken ``steps``.
-
-        Args:
-            steps: that each takes without waiting for others.
-            backup: workers that nobody waits for.
-        """
-        each = min(steps, _DRAWS)
-        whole = self.seconds[: _DRAWS - _DRAWS % each]
-        means = whole.reshape(-1, each, whole.shape[1]).mean(axis=1)
-        return float(np.sort(means, axis=1)[:, -1 - backup].mean())
-
-    def alone(self) -> float:
-        """Return the mean seconds of a step where no worker waits for another."""
-        return float(1 / (1 / self.seconds.mean(axis=0)).mean())
-
-
-class Frames(NamedTuple):
-    """What a codec makes of the numbers that are sent."""
-
-    #: Bytes of what is sent and of what comes back, over those of the numbers.
     push: float = 1.0
     reply: float = 1.0
     times: FrameTimes = NO_FRAMES
 
 
-@lru_cache(maxsize=256)
-def _frames(codec: JobCodec, n: int, speed: float) -> Frames:
-    reply = 1.0 if codec.reply is None else codec.reply.share(n)
-    return Frames(codec.share(n), reply, codec.times({}, speed))
-
-
-def _frames_of(candidate: Candidate, known: Known) -> Frames:
+def _frames_of(candidate: Candidate, known: Known) -> _Frames:
     config, several = candidate.config, len(set(known.site.hosts)) > 1
     if config.codec is None or not (several or config.codec_everywhere):
-        return Frames()
+        return _Frames()
     codec = job_codec(replace(config, codec_everywhere=True), known.workload.matrices)
-    return Frames() if codec is None else _frames(codec, known.workload.n, known.codec_speed)
+    assert codec is not None, "it is in effect"
+    return _frames(codec, known.workload.n, known.codec_speed)
 
 
-def closed_form(candidate: Candidate, known: Known) -> float:
-    """Return the seconds of a worker's step by the closed form of its kind of job.
-
-    Args:
-        candidate: the config; it fits its ranks.
-        known: with a site of these ranks.
-    """
-    config, mode = candidate.config, candidate.config.scheme
-    frames = _frames_of(candidate, known)
-    if candidate.servers:
-        return _served(candidate, known, frames)
-    draws = Gradients.of(known, candidate)
-    every = mode.local_steps
-    apply_s = _apply(known, config)
-    if mode.single or candidate.workers == 1:
-        return draws.alone() + apply_s
-    if mode.mixes:
-        return _mixed(candidate, known, frames, draws) + apply_s
-    sum_s = _sum(candidate, known, frames)
-    if mode.averages:
-        return draws.slowest(every) + apply_s + sum_s / every
-    compute = draws.slowest()
-    parts = max(1, len(known.workload.parts))
-    last = sum_s / parts if mode.overlap is not False else sum_s
-    return max(compute + last, _FORWARD * compute + sum_s) + apply_s
-
-
-def _apply(known: Known, config: TrainConfig) -> float:
-    """Return the seconds of an update of all parameters."""
-    return ITEMSIZE * known.workload.n / known.apply.get(config.optimizer.name, DEFAULT_APPLY)
-
-
-def _served(candidate: Candidate, known: Known, frames: Frames) -> float:
-    mode, asked = candidate.config.scheme, candidate.config.shards_per_server
-    job = priced(candidate, known, frames)
-    least = [it for it in _SHARDS if it <= most_shards(job)]
-    tried = [asked] if isinstance(asked, int) else least
-    seconds = min(step_seconds(job, it) for it in tried) / mode.local_steps
-    return seconds + (_apply(known, candidate.config) if mode.averages else 0.0)
+@lru_cache(maxsize=256)
+def _frames(codec: JobCodec, n: int, speed: float) -> _Frames:
+    reply = 1.0 if codec.reply is None else codec.reply.share(n)
+    return _Frames(codec.share(n), reply, codec.times({}, speed))
 
 
 def with_shards(candidate: Candidate, known: Known) -> Candidate:
-    """Return a candidate whose servers have as many shards as the closed form takes."""
+    """Return a candidate whose servers have as many shards as make its step shortest."""
     config = candidate.config
     if not candidate.servers or config.scheme.fragments > 1 or config.shards_per_server:
         return candidate
-    choice = choose_shards(priced(candidate, known, _frames_of(candidate, known)))
-    return candidate._replace(config=replace(config, shards_per_server=choice.shards))
+    shards = choose_shards(priced(candidate, known)).shards
+    return candidate._replace(config=replace(config, shards_per_server=shards))
 
 
-def priced(candidate: Candidate, known: Known, frames: Frames = Frames()) -> ServedJob:  # noqa: B008
-    """Return the job with servers, with the costs that are known."""
-    config, site, work, mode = candidate.config, known.site, known.workload, candidate.config.scheme
-    rate = known.apply.get(config.optimizer.name, DEFAULT_APPLY)
+def priced(candidate: Candidate, known: Known) -> ServedJob:
+    """Return a job with servers, with the costs that are known."""
+    config, site, work = candidate.config, known.site, known.workload
     ranks = assign_roles(site.hosts, candidate.servers, config.placement or "first")
     servers, workers = ([site.hosts[rank] for rank in its] for its in ranks)
     parts = work.parts or (Span(0, work.n),)
     job = served_job(config, work.n, parts, servers, workers, costs=site.costs)
+    rate = known.apply.get(config.optimizer.name, DEFAULT_APPLY)
     node = replace(site.costs.node, byte_s=1 / rate)
     costs = replace(site.costs, node=node, cores=max(site.cores))
-    draws = Gradients.of(known, candidate)
-    step_s = draws.alone()
-    if mode.rounds:
-        step_s = draws.slowest(mode.local_steps, mode.backup)
-    elif mode.lead < math.inf:  # the slowest sets the pace
-        step_s = float(draws.seconds.mean(axis=0).max())
-    compute_s = mode.local_steps * step_s
-    return replace(job, costs=costs, compute_s=compute_s, **frames._asdict())
+    compute_s = config.scheme.local_steps * _compute_s(candidate, known)
+    frames = _frames_of(candidate, known)._asdict()
+    return replace(job, costs=costs, compute_s=compute_s, **frames)
 
 
-def _sum(candidate: Candidate, known: Known, frames: Frames) -> float:
+def _sum_s(candidate: Candidate, known: Known, frames: _Frames) -> float:
     """Return the seconds of an all-reduce of all parameters."""
-    site, n = known.site, known.workload.n
-    hosts = [*Counter(site.hosts[: candidate.workers]).values()]
-    nbytes = frames.push * ITEMSIZE * n
-    more = frames.times.encode.at(n) + frames.times.decode.at(n)
-    name = candidate.config.allreduce or AUTO
-    found = None if name == AUTO else predict(name, hosts, int(nbytes), ITEMSIZE, site.costs)
+    site, n, name = known.site, known.workload.n, candidate.config.allreduce or AUTO
+    hosts, nbytes = [*Counter(site.hosts).values()], int(frames.push * ITEMSIZE * n)
+    found = None if name == AUTO else predict(name, hosts, nbytes, ITEMSIZE, site.costs)
     if found is None:
-        found = choose(hosts, int(nbytes), ITEMSIZE, site.costs).seconds
-    return found + more
+        found = choose(hosts, nbytes, ITEMSIZE, site.costs).seconds
+    return found + frames.times.encode.at(n) + frames.times.decode.at(n)
 
 
 def sum_of_hosts(candidate: Candidate, known: Known) -> float | None:
-    """Return the seconds of an all-reduce that folds inside several hosts first; None for others.
-
-    Its messages are not simulated.
-    """
-    name, several = candidate.config.allreduce, len(set(known.site.hosts)) > 1
-    return _sum(candidate, known, Frames()) if by_hosts(name) and several else None
+    """Return the seconds of a sum that folds inside several hosts first, which is not simulated."""
+    is_one = by_hosts(candidate.config.allreduce) and len(set(known.site.hosts)) > 1
+    return _sum_s(candidate, known, _Frames()) if is_one else None
 
 
-def _mixed(candidate: Candidate, known: Known, frames: Frames, draws: Gradients) -> float:
-    """Return the seconds of a step beside averages with neighbours."""
-    mode, site, workers = candidate.config.scheme, known.site, candidate.workers
-    row = row_of(mode.topology or "")
-    graphs = [] if row is None else row.graphs(workers, (mode.topology or "").partition(":")[2], 0)
+def _mix_s(candidate: Candidate, known: Known, frames: _Frames) -> float:
+    """Return the seconds of messages to and from neighbours."""
+    site, topology = known.site, candidate.config.scheme.topology or ""
+    row, number = row_of(topology), topology.partition(":")[2]
+    graphs = row.graphs(candidate.workers, number, 0) if row else ()
     sends = [max(map(len, graph.receivers)) for graph in graphs] or [2]
     nbytes = frames.push * ITEMSIZE * known.workload.n * sum(sends) / len(sends)
-    link = site.costs.between if len(set(site.hosts)) > 1 else site.costs.inside
-    crowd = max(Counter(site.hosts[:workers]).values())
-    wire = link.alpha + crowd * nbytes * link.beta
-    own = draws.alone() if mode.asynchronous else draws.slowest()
-    return max(own, wire)
+    counts = Counter(site.hosts).values()
+    link = site.costs.between if len(counts) > 1 else site.costs.inside
+    return link.message(max(counts) * nbytes)
 
 
 def memory_of(candidate: Candidate, known: Known, worker: float | None) -> Mapping[str, int]:
-    """Return by role the bytes of a rank's vectors; activations are not known.
+    """Return by role the bytes of a rank's vectors, without activations, which are not known.
 
     Args:
-        candidate: the config.
+        candidate: a config.
         known: with a site of its ranks.
-        worker: of a worker, as the simulated job counts them; None: the parameters, a gradient
-            and the optimizer's state.
+        worker: of a worker, as a simulated job counts them; None if it does not.
     """
     n, vectors = known.workload.n, candidate.config.optimizer.vectors
-    own = (2 + vectors) * ITEMSIZE * n if worker is None else worker
-    found = {"worker": round(own)}
+    found = {"worker": round((2 + vectors) * ITEMSIZE * n if worker is None else worker)}
     if candidate.servers:
         # A version in use, the next one and one that is being read, and gradients from elsewhere.
         job = priced(candidate, known)

@@ -2,64 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from psrt.codec import Matrix
-from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.core.arrays import ITEMSIZE
-from psrt.core.errors import ConfigError
 from psrt.history import Header, History
 from psrt.planning.known import Known, Site, Workload
 from psrt.rows.knobs import accept
-from psrt.simulation.calibration import Calibration, Seconds, calibrate
+from psrt.simulation.calibration import Calibration, calibrate
 from psrt.simulation.calibration.times import mean
 
 #: Headings of the knobs that describe a model and its training, but not how ranks work together.
 _GROUPS = ("optimizer", "data and model")
 
 
-def known_of(
-    run: str, history: History, *, batch: int, samples: int | None, parts: Sequence[Any]
-) -> Known:
+def known_of(run: str, history: History, workload: dict[str, Any]) -> Known:
     """Return what is known after a run.
 
     Args:
-        run: its folder, for messages.
+        run: its folder.
         history: of it.
-        batch: samples of a full batch.
-        samples: of an epoch; None if unknown.
-        parts: the gradient's spans in the order in which they were ready.
+        workload: fields of ``Workload`` that only its batches say.
 
     Raises:
         ConfigError: if the run has no times.
     """
-    header = history.header
-    try:
-        times = calibrate(history)
-    except ConfigError as error:
-        raise ConfigError(f"{run}: {error}") from None
+    header, times = history.header, calibrate(history)
+    own = [tuple(its[~np.isnan(its)].tolist()) for its in times.compute]
+    by_rank = dict(zip(header.workers, own, strict=True))
+    some = next(filter(None, own))
+    ranks = range(len(header.workers) + len(header.server_ranks))
     work = Workload(
-        header.n,
-        batch,
-        _by_rank(header, times.compute),
-        samples,
-        tuple(parts),
-        tuple(Matrix(*it) for it in header.matrices),
+        n=header.n,
+        gradient_s=tuple(by_rank.get(rank) or some for rank in ranks),
+        matrices=tuple(Matrix(*it) for it in header.matrices),
+        **workload,
     )
-    name = header.knob("optimizer", "sgd")
+    # Gradients took that long on the cores that there were.
+    hosts = tuple(header.hosts) if len(header.hosts) == len(ranks) else (0,) * len(ranks)
+    cores = tuple(max(1, hosts.count(host)) for host in range(1 + max(hosts)))
+    costs = replace(DEFAULT_COSTS, cores=max(cores))
+    if (wire := times.wire) is not None:
+        between = LinkCosts(wire.latency, 1 / wire.bandwidth, costs.between.gamma)
+        costs = replace(costs, between=between)
+    optimizer = str(header.knob("optimizer", "")).partition(":")[0]
     return Known(
         work,
-        _site(header, times),
-        apply=_apply(times, str(name).partition(":")[0]),
+        Site(hosts, tuple(range(len(cores))), cores, costs),
+        apply=_apply(optimizer, times),
         source=f"like {run}",
-        details={} if times.wire is not None else _messages(times),
+        details=_messages(times) if wire is None else {},
     )
 
 
@@ -72,41 +71,11 @@ def values_like(header: Header) -> dict[str, Any]:
     }
 
 
-def _by_rank(header: Header, compute: Sequence[Seconds]) -> tuple[tuple[float, ...], ...]:
-    """Return the times of gradients by rank; a server's rank has those of a worker."""
-    own = [tuple(its[~np.isnan(its)].tolist()) for its in compute]
-    known = [its for its in own if its]
-    by_rank = dict(zip(header.workers, own, strict=True))
-    ranks = range(len(header.workers) + len(header.server_ranks))
-    return tuple(by_rank.get(rank) or known[rank % len(known)] for rank in ranks)
-
-
-def _site(header: Header, times: Calibration) -> Site:
-    """Return where the run was; the times of its gradients contain that ranks share cores."""
-    ranks = len(header.workers) + len(header.server_ranks)
-    hosts = tuple(header.hosts) if len(header.hosts) == ranks else (0,) * ranks
-    count = 1 + max(hosts)
-    cores = tuple(max(1, hosts.count(host)) for host in range(count))
-    return Site(hosts, tuple(range(count)), cores, _costs(times, max(cores)))
-
-
-def _costs(times: Calibration, cores: int) -> MachineCosts:
-    costs = replace(DEFAULT_COSTS, cores=cores)
-    if times.wire is None:
-        return costs
-    rate = 1 / times.wire.bandwidth
-    return replace(costs, between=LinkCosts(times.wire.latency, rate, costs.between.gamma))
-
-
-def _apply(times: Calibration, optimizer: str) -> dict[str, float]:
-    """Return the bytes of gradient per second that a server applied."""
-    moved = [
-        (gradients * ITEMSIZE * shard.size, float(seconds.sum()) / seconds.size)
-        for shard in times.shards
-        for gradients, seconds in shard.update.items()
-        if seconds.size and seconds.sum() > 0
-    ]
-    nbytes, seconds = (sum(it) for it in zip(*moved, strict=True)) if moved else (0, 0.0)
+def _apply(optimizer: str, times: Calibration) -> dict[str, float]:
+    """Return the bytes of gradient per second that a server applied, if there was any."""
+    updates = [(it.size * k, float(s.mean())) for it in times.shards for k, s in it.update.items()]
+    seconds = sum(took for _, took in updates)
+    nbytes = ITEMSIZE * sum(size for size, _ in updates)
     return {optimizer: nbytes / seconds} if seconds else {}
 
 

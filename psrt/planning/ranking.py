@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import asdict, dataclass, fields
+from typing import Final, NamedTuple
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import PROMISES as PROMISES
 from psrt.core.errors import ConfigError
 from psrt.planning.known import Known
+from psrt.rows.knobs import dashed
 from psrt.rows.values import SWITCH
 
 
@@ -73,20 +74,21 @@ class Row:
         return used if self.goodput is None else used * self.goodput
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The flags as words, to put them into a command."""
-        return tuple(words_of(self.knobs))
+    def words(self) -> list[str]:
+        """The flags as words."""
+        return words_of(self.knobs)
 
 
 def words_of(knobs: Mapping[str, str]) -> list[str]:
     """Return flags, by name without dashes, as words."""
-    return [word for it in knobs.items() for word in _words(*it)]
+    switches = {dashed(name) for name, it in knobs_of(TrainConfig).items() if it.kind is SWITCH}
+    words = list[str]()
+    for flag, text in knobs.items():
+        words += [f"--{flag}", text] if flag not in switches else [f"--{_NO[text]}{flag}"]
+    return words
 
 
-def _words(flag: str, text: str) -> tuple[str, ...]:
-    if knobs_of(TrainConfig)[flag.replace("-", "_")].kind is SWITCH:
-        return (f"--{flag}" if text == "true" else f"--no-{flag}",)
-    return f"--{flag}", text
+_NO: Final = {"true": "", "false": "no-"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,32 +103,22 @@ class Plan:
     #: By reason, the number of candidates that were left out.
     pruned: Mapping[str, int]
 
-    @property
-    def listed(self) -> int:
-        """The number of candidates."""
-        return len(self.rows) + sum(self.pruned.values())
-
     def to_json(self) -> str:
         """Return it as text, for other programs."""
-        rows = [_document(row) for row in self.rows]
-        found = {"known": json.loads(self.known.to_json()), "asked": self.asked}
-        return json.dumps(found | {"rows": rows, "pruned": dict(self.pruned)}, indent=1) + "\n"
-
-
-def _document(row: Row) -> dict[str, Any]:
-    prediction = asdict(row.prediction)
-    more = {"sent_bytes_per_step": prediction.pop("sent_per_step")}
-    more["waiting"] = prediction.pop("waits")
-    return {
-        "number": row.number, "ranks": row.ranks, "workers": row.workers, "servers": row.servers,
-        "knobs": dict(row.knobs), "words": list(row.words), "command": row.command,
-        **prediction, **more, "memory_bytes": dict(row.memory), "promise": row.promise,
-        "goodput": row.goodput, "closed_step_s": row.closed_step_s,
-    }  # fmt: skip
+        rows = []
+        for row in self.rows:
+            found = {it.name: getattr(row, it.name) for it in fields(row) if it.name != "config"}
+            found |= asdict(found.pop("prediction")) | {"words": row.words}
+            names = {"sent_per_step": "sent_bytes_per_step", "waits": "waiting"}
+            names |= {"memory": "memory_bytes"}
+            rows.append({names.get(name, name): it for name, it in found.items()})
+        known = json.loads(self.known.to_json())
+        found = {"known": known, "asked": self.asked, "rows": rows, "pruned": self.pruned}
+        return json.dumps(found, indent=1, allow_nan=False) + "\n"
 
 
 def promise_of(config: TrainConfig, *, several: bool) -> str:
-    """Return what a config promises about the parameters: a key of ``PROMISES``.
+    """Return what a config promises about the parameters, a key of ``PROMISES``.
 
     A codec that is in effect changes them, within what it loses.
 
@@ -142,21 +134,19 @@ class Budget(NamedTuple):
     """What rows are ranked by."""
 
     #: In words.
-    words: str
+    words: str = "samples/s"
     #: ``samples``, ``seconds``, or a name of ``_FIGURES``.
-    kind: str = "samples"
-    #: Samples, or seconds; None for a rate.
-    amount: float | None = None
+    kind: str = ""
+    #: Samples, or seconds; 0 for a rate.
+    amount: float = 0.0
 
     def key(self, row: Row) -> tuple[float, float]:
         """Return what to sort rows by, the best first."""
         first = _FIGURES[self.kind](row) if self.kind in _FIGURES else 0.0
         return first, -row.useful_per_s
 
-    def of(self, row: Row) -> float | None:
-        """Return the time for the samples, or the samples in the time; None without an amount."""
-        if self.amount is None:
-            return None
+    def of(self, row: Row) -> float:
+        """Return the seconds for the samples, or the samples in the seconds."""
         rate = row.useful_per_s
         return self.amount / rate if self.kind == "samples" else self.amount * rate
 
@@ -168,7 +158,7 @@ _FIGURES: Final[Mapping[str, Callable[[Row], float]]] = {
 }
 
 
-def read_budget(text: str | None) -> Budget:
+def read_budget(text: str) -> Budget:
     """Return the budget that a text spells.
 
     >>> read_budget("samples:1e6").words, read_budget("staleness").words
@@ -177,8 +167,6 @@ def read_budget(text: str | None) -> Budget:
     Raises:
         ConfigError: if it is none.
     """
-    if text is None:
-        return Budget("samples/s")
     kind, colon, number = text.strip().partition(":")
     if kind in _FIGURES and not colon:
         return Budget(f"{kind}, then samples/s", kind)
@@ -187,9 +175,7 @@ def read_budget(text: str | None) -> Budget:
     except ValueError:
         amount = 0.0
     if not 0 < amount < 1e18:
-        raise ConfigError(
-            f"budget must be samples:N, seconds:T, {', '.join(_FIGURES)}, N and T above 0, "
-            f"got {text!r}"
-        )
+        kinds = ", ".join(["samples:N", "seconds:T", *_FIGURES])
+        raise ConfigError(f"budget must be one of {kinds}, N and T above 0, got {text!r}")
     words = f"seconds for {amount:g} samples" if kind == "samples" else f"samples in {amount:g} s"
     return Budget(words, kind, amount)

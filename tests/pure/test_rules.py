@@ -156,6 +156,7 @@ BY_RIGHT: dict[str, dict[str, str]] = {
     "job/checkpoints.py": _KNOB,
     "job/recorded.py": _KNOB,
     "mpi/arguments.py": {"float16": "of numpy"},
+    "planning/candidates.py": _KNOB,
     "simulation/distributions.py": dict.fromkeys(("constant", "exponential"), "distributions"),
     "trainer/parameter_server.py": {"async": "where nobody chooses"},
     "views/explain/output.py": {"root": "a field of its JSON"},

@@ -113,7 +113,7 @@ def test_the_best_row_is_a_config(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "flags, step_s",
+    ("flags", "step_s"),
     [
         # 2·(p − 1) messages of n/p, and each worker applies the sum.
         ("--mode allreduce:bucket-bytes=1048576 --allreduce ring --link 1e-4:1e8 --workers 4",
@@ -172,7 +172,7 @@ def test_failures(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "budget, column",
+    ("budget", "column"),
     [
         ("samples:1e6", "time"), ("seconds:60", "samples"), ("staleness", ""), ("bytes", ""),
         ("memory", ""),
@@ -227,7 +227,7 @@ W2 = f"{GIVEN} --workers 2"
 
 
 @pytest.mark.parametrize(
-    "flags, said",
+    ("flags", "said"),
     [
         ("--parameters 5 --workers 3", "--parameters 5 has no effect without --gradient-ms"),
         ("--gradient-ms 5 --workers 3", "--gradient-ms 5 has no effect without --parameters"),
@@ -236,15 +236,15 @@ W2 = f"{GIVEN} --workers 2"
         (f"{GIVEN} --workers 99999", "workers must be at most 4096, got 99999"),
         (f"{W2} --ranks 3", "--workers 2 and --ranks 3 cannot be combined"),
         (f"--known x {W2}", f"--parameters {N} and --known x cannot be combined"),
-        ("--like x --hosts y", "--hosts y cannot be combined with --like"),
+        ("--like x --hosts y", "--like x and --hosts y cannot be combined"),
         (f"{GIVEN} --hosts x --link 1:1", "--link 1:1 has no effect without --workers"),
         (f"{W2} --ranks-per-host 2", "--ranks-per-host 2 has no effect without --link"),
         ("--parameters 5 --workers 2 --gradient-ms nan", "gradient-ms must be"),
         ("--parameters 5 --workers 2 --gradient-ms 0", "gradient-ms must be"),
         ("--parameters 5 --workers 2 --gradient-ms 5:-1", "gradient-ms must be"),
         (f"{W2} --link 1", "link must be LATENCY_S:BYTES_PER_S"),
-        (f"{W2} --budget money", "budget must be samples:N"),
-        (f"{W2} --budget samples:nan", "budget must be samples:N"),
+        (f"{W2} --budget money", "budget must be one of samples:N"),
+        (f"{W2} --budget samples:nan", "budget must be one of samples:N"),
         (f"{W2} --promise much", "promise must be one of same, bounded, any, got 'much'"),
         (f"{W2} --replay x", "--replay x: it has no effect on a plan"),
         (f"{W2} --parallel pipeline:2", "psrt plan does not split models"),

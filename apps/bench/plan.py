@@ -139,8 +139,8 @@ def measured(start: Start, folder: Path, row: Row, seconds: float) -> float:
     """
     steps = max(STEPS, math.ceil(1.4 * seconds / row["step_s"]))
     more = f"--steps {steps} --log-every {max(1, steps // LINES)} --out run --overwrite --seed 1"
-    words = shlex.split(row["command"])[1:]  # without psrt
-    status, said = start([words[0], "--knobs", more, *words[1:]])
+    words = shlex.split(row["command"])
+    status, said = start(["launch", "--knobs", more, *words[words.index("launch") + 1 :]])
     if status:
         raise FailedRunError((said.strip().splitlines() or [f"status {status}"])[-1])
     text = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 from psrt.core.errors import ConfigError
 from psrt.planning.known import Known
@@ -68,14 +69,19 @@ def measured_on(
             ) from None
 
 
-def ran(words: Sequence[str], *, is_over: Callable[[], bool] | None = None) -> int:
+def ran(
+    words: Sequence[str], is_over: Callable[[], bool] | None = None, *, log: IO[str] | None = None
+) -> int:
     """Run psrt to its end; return its status, which is 128 + n after signal n.
 
     Args:
         words: after ``psrt``.
         is_over: asked now and then whether it is to be ended before.
+        log: takes what it prints; None: stderr.
     """
-    process = subprocess.Popen([*_PSRT, *words], stdin=subprocess.DEVNULL, stdout=2)
+    process = subprocess.Popen(
+        [*_PSRT, *words], stdin=subprocess.DEVNULL, stdout=2 if log is None else log, stderr=log
+    )
     try:
         while is_over is not None and process.poll() is None and not is_over():
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -54,6 +54,8 @@ _GROUP = "planning"
 _MOST = 4096
 _WORKERS = Knob(WHOLE, "", min=1, max=_MOST)
 _COUNT = Knob(WHOLE, "", min=1, max=1000)
+#: Bytes per second that are as good as infinite.
+_RATE = 1e15
 _SECONDS = Knob(REAL, "", exclusive_min=0, max=1e6)
 _PARAMETERS = Knob(WHOLE, "", min=1, max=10**12)
 _GRADIENT = (Number("MILLISECONDS", 1e-6, 1e9), Number("SD", 0.0, 1e9, default=0))
@@ -82,6 +84,10 @@ def plan_parser() -> FlagParser:
     parser.notes, parser.synonyms = {}, {**parser.synonyms, "n": "ranks", "hostfile": "hosts"}
     helps = {
         "out": ("FILE", "write the config of the best row to this TOML file, for --config"),
+        "inject": (
+            "WORKER:KIND:NUMBERS",
+            "plan for slow workers, as psrt train slows them down; the commands do not",
+        ),
         "overwrite": (None, "replace the file of --html if it exists"),
         "mtbf": (
             "SECONDS",
@@ -101,6 +107,10 @@ def plan_parser() -> FlagParser:
             action.metavar = metavar or action.metavar
     add = parser.add_argument_group(_GROUP).add_argument
     add("script", metavar="SCRIPT", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add(
+        "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER,
+        help="instead of SCRIPT, a module; all words after it belong to it",
+    )  # fmt: skip
     add("--workers", metavar="W", help="number of workers, in addition to the servers")
     add(
         "-n", "--ranks", metavar="N",
@@ -165,6 +175,8 @@ def main(argv: Sequence[str]) -> int:
     with Shown() as progress:
         progress.begin(parsed)
         given = vars(parsed)
+        if (module := given.pop("module", None)) is not None:
+            given["script"] = ["-m", *module]
         if started_ranks() > 1:
             raise ConfigError("psrt plan runs in one process: start it without mpirun")
         _check(given)
@@ -313,7 +325,8 @@ def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
         from psrt.simulation.cost_flags import read_link
 
         latency, bandwidth = read_link(given["link"])
-        costs = replace(costs, between=LinkCosts(latency, 1 / bandwidth, costs.between.gamma))
+        rate = min(bandwidth, _RATE)
+        costs = replace(costs, between=LinkCosts(latency, 1 / rate, costs.between.gamma))
     return replace(found, site=replace(found.site, costs=costs))
 
 
@@ -408,11 +421,15 @@ def _measured(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
 
     command = given["script"] or ["train", *_train_words(values)]
     ranks = read("ranks", _WORKERS, given["ranks"]) if "ranks" in given else None
-    here = len(os.sched_getaffinity(0))
+    workers = None
     if "workers" in given:
         workers = read("workers", _WORKERS, given["workers"])
-        ranks = here if "link" in given else workers + 1
-    found: Known = measured_on(command, hostfile=given.get("hosts"), ranks=ranks, say=say)
+        ranks = workers + 1
+    if "link" in given:  # of hosts that are not there: only a gradient is measured
+        ranks, workers = 1, None
+    found: Known = measured_on(
+        command, hostfile=given.get("hosts"), ranks=ranks, workers=workers, say=say
+    )
     return found
 
 
@@ -436,6 +453,8 @@ def _places(given: Mapping[str, Any], known: Known) -> Places:
     if "link" in given:
         per_host = read("ranks-per-host", _COUNT, given.get("ranks_per_host", "1"))
         return Places(known, workers, per_host, _cores(given, per_host))
+    if known.runs:  # of that many workers, on these hosts
+        return Places(known, workers)
     counts = [site.hosts.count(it) for it in set(site.hosts)]
     per_host = 2 * _MOST if len(counts) == 1 else max(counts)
     return Places(known, workers, per_host, _cores(given, max(site.cores)))

@@ -11,7 +11,8 @@ from psrt.collective.registry import by_hosts as by_hosts
 from psrt.core.sharding import Sharing
 
 #: Where servers are placed among the ranks.
-PLACEMENTS: Final = ("spread", "first", "last")
+SPREAD = "spread"
+PLACEMENTS: Final = (SPREAD, "first", "last")
 
 #: Shards of one server: more would only cost messages.
 MOST_SHARDS: Final = 256

@@ -7,6 +7,7 @@ combination that a row refuses is left out. Pure.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
@@ -14,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from psrt.collective.analysis.choose import choose, predict
 from psrt.collective.registry import ALL_REDUCES, AUTO, PLUS
 from psrt.config import MODES, TrainConfig, resolve
-from psrt.config.modes import Mode, Servers
-from psrt.config.names import PAIRS, PLAIN
+from psrt.config.modes import Mode
+from psrt.config.names import PAIRS, PLAIN, SPREAD
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
 from psrt.core.sharding import Sharing
@@ -98,7 +99,7 @@ class Candidate(NamedTuple):
 def candidates(
     base: TrainConfig, fixed: Mapping[str, Any], places: Places
 ) -> tuple[list[Candidate], ConfigError | None]:
-    """Return all that is sensible, and the last refusal.
+    """Return all that is sensible, and the first refusal.
 
     Args:
         base: what all have in common, without the knobs that are varied.
@@ -107,19 +108,25 @@ def candidates(
     """
     found: dict[str, Candidate] = {}
     refused: ConfigError | None = None
-    for servers in _servers(fixed, places):
+    tried = _servers(fixed, places)
+    for servers in tried:
         ranks, workers = places.split(servers)
         if workers < 1:
             continue
+        known = places.known_with(servers)
         for mode in _modes(base, fixed, places, workers):
-            if not _may_have(mode, servers, workers):
+            fits = mode.may_have_servers if servers else not mode.needs_servers
+            is_worth = _is_worth(mode, servers, workers)
+            # What is asked for, and nothing else, is refused with the reason.
+            if not (fits or len(tried) == 1) or not (is_worth or base.mode is not None):
                 continue
-            for more in _varied(base, fixed, mode, places.known_with(servers), servers, workers):
+            own = servers if servers or mode.may_have_servers else None
+            for more in _varied(base, fixed, mode, known, servers, workers):
                 try:
-                    asked = replace(base, mode=mode, servers=servers, **more)
+                    asked = replace(base, mode=mode, servers=own, **more)
                     resolve(asked, ranks=ranks)
                 except ConfigError as error:
-                    refused = error
+                    refused = refused or error
                     continue
                 found.setdefault(repr(asked), Candidate(asked, servers, ranks, workers))
     return list(found.values()), refused
@@ -129,17 +136,14 @@ def _servers(fixed: Mapping[str, Any], places: Places) -> list[int]:
     """Return the numbers of servers that are tried: none, and powers of two."""
     if (asked := fixed.get("servers")) is not None:
         return [asked]
-    most = places.workers or places.known.site.ranks // 2
+    most = min(places.workers or places.known.site.ranks // 2, places.known.workload.n)
     return [0, *itertools.takewhile(lambda it: it <= most, (1 << i for i in itertools.count()))]
 
 
-def _may_have(mode: Mode, servers: int, workers: int) -> bool:
-    """Return whether a mode is worth a try with these servers and workers."""
-    if mode.single and workers > 1:
-        return False
-    if servers:
-        return mode.may_have_servers
-    return mode.servers is not Servers.ALWAYS and not mode.needs_servers
+def _is_worth(mode: Mode, servers: int, workers: int) -> bool:
+    """Return whether a mode is worth a try: one worker alone needs none but the simplest."""
+    is_alone = workers == 1 and not servers
+    return is_alone if mode.single else not is_alone
 
 
 def _modes(
@@ -171,19 +175,23 @@ def _varied(
     workers: int,
 ) -> Iterator[dict[str, Any]]:
     """Yield the knobs of the run that are varied in a mode: codecs and the all-reduce."""
-    several = len(set(known.site.hosts)) > 1
+    counts = [*Counter(known.site.hosts).values()]
+    several = len(counts) > 1
     codecs: Sequence[tuple[str | None, str | None]] = _CODECS[:1]
     if several and mode.codecs and "codec" not in fixed and base.optimizer.codec is None:
         codecs = [it for it in _CODECS if "codec_reply" not in fixed or it[1] is None]
     for codec, reply in codecs:
         more: dict[str, Any] = {}
+        if servers > 1 and several and max(counts) > 1 and "placement" not in fixed:
+            more["placement"] = SPREAD
         if codec is not None:
             more["codec"] = codec
         if reply is not None:
             more["codec_reply"] = reply
         is_coded = codec is not None or base.codec is not None
         plain = not is_coded and mode.shard is None
-        if mode.sums and not servers and plain and "allreduce" not in fixed:
+        sums = mode.sums and not servers and workers > 1
+        if sums and plain and "allreduce" not in fixed:
             for name in _algorithms(known, workers):
                 yield more | {"allreduce": name}
         else:
@@ -194,8 +202,6 @@ def _algorithms(known: Known, workers: int) -> list[str]:
     """Return the all-reduces that are tried: that of ``auto``, and the next best."""
     site, nbytes = known.site, ITEMSIZE * known.workload.n
     hosts = [site.hosts[:workers].count(it) for it in dict.fromkeys(site.hosts[:workers])]
-    if workers == 1:
-        return [AUTO]
     first = choose(hosts, nbytes, ITEMSIZE, site.costs).algorithm
     times = {
         name: seconds

@@ -111,9 +111,9 @@ def _pruned(question: Question, found: Sequence[Candidate], pruned: Counter[str]
     places = question.places
     priced = []
     for candidate in PROGRESS.each(found, "pricing candidates", "candidate"):
-        promise = promise_of(candidate.config)
+        known = places.known_with(candidate.servers)
+        promise = promise_of(candidate.config, several=len(set(known.site.hosts)) > 1)
         if promise in question.promises:
-            known = places.known_with(candidate.servers)
             priced.append(_Priced(candidate, closed_form(candidate, known), promise))
         else:
             pruned["another promise"] += 1
@@ -191,12 +191,12 @@ def _predicted(places: Places, job: tuple[Candidate, int]) -> _Found:
 def _row(question: Question, priced: _Priced, prediction: Prediction, memory: float | None) -> Row:
     candidate = priced.candidate
     known = question.places.known_with(candidate.servers)
-    config, goodput = candidate.config, None
+    config, goodput = replace(candidate.config, inject=()), None
     if (failures := question.failures) is not None:
         step_s = prediction.step_s
         every = asked_for(failures, step_s) or _interval(failures, step_s)
         goodput = 1 / (1 + lost_with(every, step_s, failures).total)
-        config = replace(config, checkpoint_every=every, out=question.out, resume=None)
+        config = replace(config, checkpoint_every=every, out=question.out)
     return Row(
         number=0,
         config=config,
@@ -228,7 +228,9 @@ def flags_of(config: TrainConfig, usual: TrainConfig) -> dict[str, str]:
     found = {}
     for name in knobs_of(TrainConfig):
         value = getattr(config, name)
-        is_none = name == "servers" and not config.scheme.may_have_servers
-        if value is not None and value != getattr(usual, name) and not is_none:
-            found[dashed(name)] = value if isinstance(value, str) else shown(value)
+        # Slow workers are expected, not wanted: a command slows nobody down.
+        if value in (None, getattr(usual, name)) or name == "inject":
+            continue
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else shown(value)
+        found[dashed(name)] = value if isinstance(value, str) else text
     return found

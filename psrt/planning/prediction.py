@@ -113,8 +113,8 @@ def _cost_of_period(candidate: Candidate) -> int:
     each = candidate.config.shards_per_server
     pushes = 2 * candidate.servers * (each if isinstance(each, int) else 1)
     steps, name = candidate.config.scheme.local_steps, candidate.config.allreduce
-    if name in ALGORITHMS and not candidate.servers:
-        pushes = sum(1 for _ in ALGORITHMS[name](0, candidate.workers, 1 << 20))
+    if name is not None and name in ALGORITHMS and not candidate.servers:
+        pushes = len([*ALGORITHMS[name](0, candidate.workers, 1 << 20)])
     return candidate.workers * (steps * _STEP + _MESSAGE * max(4, pushes))
 
 

@@ -125,13 +125,17 @@ def _document(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def promise_of(config: TrainConfig) -> str:
+def promise_of(config: TrainConfig, *, several: bool) -> str:
     """Return what a config promises about the parameters: a key of ``PROMISES``.
 
     A codec that is in effect changes them, within what it loses.
+
+    Args:
+        config: with a mode.
+        several: whether its ranks are on several hosts.
     """
-    own = config.scheme.promise
-    return "bounded" if own == "same" and config.codec is not None else own
+    own, is_coded = config.scheme.promise, config.codec is not None
+    return "bounded" if own == "same" and is_coded and (several or config.codec_everywhere) else own
 
 
 class Budget(NamedTuple):

@@ -53,8 +53,8 @@ def _header(plan: Plan) -> list[str]:
     lines = [f"known: {work.n:,} parameters, a gradient {time_text(work.mean_s)}, {known.source}"]
     if len(set(site.hosts)) > 1:
         link = site.costs.between
-        rate = "any number of bytes" if not link.beta else f"{size_text(1 / link.beta)}/s"
-        lines.append(f"links between hosts: {time_text(link.alpha)} a message, {rate}")
+        rate = size_text(1 / link.beta)
+        lines.append(f"links between hosts: {time_text(link.alpha)} a message, {rate}/s")
     if known.doubt:
         lines.append(f"doubt: {known.doubt}")
     left_out = "; ".join(f"{why}: {count}" for why, count in plan.pruned.items())
@@ -73,7 +73,7 @@ def _table(rows: Sequence[Row], budget: Budget) -> list[str]:
     room = max(_LEAST, _WIDTH - sum(widths) - 2 * len(widths))
     lines = []
     for own, row in zip(cells, [None, *rows], strict=True):
-        what = "" if row is None else _what(row)
+        what = "" if row is None else in_short(row)
         first, *more = wrap(what, room, subsequent_indent=" ", break_on_hyphens=False) or [""]
         number, *rest = (it.rjust(width) for it, width in zip(own, widths, strict=True))
         lines.append("  ".join([number, first.ljust(room), *rest]).rstrip())
@@ -95,7 +95,7 @@ def _cells(row: Row, budget: Budget) -> list[str]:
     ]  # fmt: skip
 
 
-def _what(row: Row) -> str:
+def in_short(row: Row) -> str:
     """Return the mode and the other knobs of a row, in short."""
     config = row.config
     name, _, knobs = str(config.mode).partition(":")

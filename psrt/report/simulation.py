@@ -15,7 +15,7 @@ from psrt.report.strict_json import dumps
 from psrt.report.summary import Summary
 
 #: The causes of waiting: field of ``Waiting``, in words.
-_CAUSES = {
+CAUSES = {
     "for_workers": "other workers",
     "for_server": "the servers' work",
     "for_messages": "messages",
@@ -126,7 +126,7 @@ def _waiting(workers: Sequence[Waiting]) -> list[tuple[str, str]]:
     if len(workers) > 1:
         text += f", at most {100 * most.share:.1f} % (worker {most.worker})"
     whole = sum(worker.seconds for worker in workers)
-    sums = {words: sum(getattr(w, cause) for w in workers) for cause, words in _CAUSES.items()}
+    sums = {words: sum(getattr(w, cause) for w in workers) for cause, words in CAUSES.items()}
     parts = [f"{words} {100 * s / whole:.1f} %" for words, s in sums.items() if whole and s]
     return [("waiting", text), *([("waited for", ", ".join(parts))] if parts else [])]
 

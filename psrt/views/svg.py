@@ -89,10 +89,14 @@ class Canvas:
             f'rx="{radius:g}" fill="{fill}" stroke="{stroke}" stroke-width="{line:g}"{dash}/>'
         )
 
-    def circle(self, x: float, y: float, radius: float, *, fill: str, stroke: str) -> None:
-        """Draw a disc around (x, y)."""
+    def circle(
+        self, x: float, y: float, radius: float, *, fill: str, stroke: str, title: str = ""
+    ) -> None:
+        """Draw a disc around (x, y); browsers show its title under the cursor."""
+        inside = f"><title>{escape(title)}</title></circle>" if title else "/>"
         self._shapes.append(
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}" stroke="{stroke}"/>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}" stroke="{stroke}"'
+            f"{inside}"
         )
 
     def line(

@@ -5,12 +5,14 @@ import re
 
 import pytest
 
+from psrt.planning.page import page_of as plan_page
 from psrt.views.page.frame import render
 from psrt.views.page.lines import Line, line_chart
 from psrt.views.page.parts import Note, Section
 from psrt.views.report.page import page_of
 from support.browser import pixels_of, tab_in
 from support.pages import RUNS, Page, make_run
+from support.plans import made_plan
 
 EVIL = "</script></style></svg><img src=x onerror=document.title='broken'>"
 #: The first colour of lines, and the ground, in both looks.
@@ -52,6 +54,17 @@ def test_it_opens_without_a_word_and_draws_every_chart(browser, page, kinds):
     assert f'data-charts="{len(charts)}"' in root
     assert "data-error" not in root
     assert dom.count("<canvas") == len(charts)
+
+
+def test_a_plan_is_drawn_without_a_script_and_fits_a_narrow_screen(browser, tmp_path):
+    path = tmp_path / "plan.html"
+    path.write_text(plan_page(made_plan()))
+    dom, console = browser.dom(path)
+    assert console == []
+    assert "<canvas" not in dom
+    assert pixels_of(browser.look(path), LIGHT_LINE) > 100
+    assert pixels_of(browser.look(path, "dark"), DARK_LINE) > 100
+    assert (browser.look(path, width=500, height=5000)[:, -3:] == 255).all()
 
 
 def test_light_and_dark(browser, page):

@@ -20,7 +20,8 @@ BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```$", re.MULTILINE | re.DOT
 ELSEWHERE = (
     *("make ", ". ", "export ", "pip ", "pre-commit ", "cd ", "apt-get "),
     *("module ", "srun ", "sbatch ", "salloc ", "squeue ", "scancel ", "ssh-"),
-    *("mpirun --hostfile ", "psrt launch --hostfile ", "python3 -m venv ", "env/bin/"),
+    *("mpirun --hostfile ", "psrt launch --hostfile ", "psrt plan --hosts "),
+    *("python3 -m venv ", "env/bin/"),
     *("~/psrt-env/", "apptainer ", "mpirun -n 4 apptainer "),
 )
 #: Scripts whose work other tests do on smaller examples.

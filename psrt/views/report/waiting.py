@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from psrt.history.folds.figures import Waiting
+from psrt.report.simulation import CAUSES
 from psrt.views.page.bars import bar_chart
 from psrt.views.page.detail import Detail
 from psrt.views.page.heat_map import group_names, grouped, heat_map
@@ -18,14 +19,6 @@ from psrt.views.report.folder import RunFolder
 from psrt.views.report.learning import CLOCK, lines_of
 from psrt.views.report.of_each import of_each
 from psrt.views.report.over_time import over_time
-
-#: The causes: field of ``Waiting``, in words.
-_CAUSES = {
-    "for_workers": "other workers",
-    "for_server": "the servers' work",
-    "for_messages": "messages",
-    "for_reduce": "sums",
-}
 
 
 def section(runs: Sequence[RunFolder], detail: Detail) -> Section:
@@ -48,7 +41,10 @@ def _of_one(run: RunFolder, detail: Detail) -> Iterator[Part]:
     workers = () if run.summary is None else run.summary.waiting
     if any(worker.seconds for worker in workers):
         yield _by_cause(workers, detail)
-        figure = _for_whom(workers, detail)
+        figure = between_workers(
+            "Waits between workers", [it.waiting_for for it in workers], detail, seconds,
+            "Total seconds that a worker waited until another had pushed or answered.",
+        )  # fmt: skip
         if figure is not None:
             yield figure
     if run.events is not None and run.events.waited.any():
@@ -69,30 +65,46 @@ def _by_cause(workers: Sequence[Waiting], detail: Detail) -> Figure:
     for (start, stop), name in zip(groups, group_names(groups), strict=True):
         mine = workers[start:stop]
         means = [
-            sum(max(0.0, getattr(it, cause) or 0.0) for it in mine) / len(mine) for cause in _CAUSES
+            sum(max(0.0, getattr(it, cause) or 0.0) for it in mine) / len(mine) for cause in CAUSES
         ]
         rows.append((f"worker {name}", means))
     several = "; means of groups of workers" if len(groups) < len(workers) else ""
     return bar_chart(
-        "Time waited, by cause", rows, tuple(_CAUSES.values()), seconds,
+        "Time waited, by cause", rows, tuple(CAUSES.values()), seconds,
         caption=f"For each worker, from its first step to its last{several}.",
     )  # fmt: skip
 
 
-def _for_whom(workers: Sequence[Waiting], detail: Detail) -> Figure | None:
-    """Return a heat map: waiting worker × awaited worker, in seconds."""
-    count = len(workers)
+def between_workers(
+    title: str,
+    waits: Sequence[Mapping[int, float]],
+    detail: Detail,
+    text_of: Callable[[float], str],
+    caption: str,
+    *,
+    mean: bool = False,
+) -> Figure | None:
+    """Return a heat map: waiting worker × awaited worker; None if none waited for another.
+
+    Args:
+        title: of the chart.
+        waits: by worker, how much it waited, by the worker that it waited for.
+        detail: the most rows.
+        text_of: formats a value.
+        caption: how to read it.
+        mean: whether the workers of a group are averaged; otherwise their values add up.
+    """
+    count = len(waits)
     groups = grouped(count, detail.rows)
-    height = groups[0][1]
     values: Floats = np.zeros((len(groups), len(groups)))
-    for place, worker in enumerate(workers):
-        for other, waited in worker.waiting_for.items():
-            if 0 <= other < count and waited is not None and waited > 0:
-                values[place // height, other // height] += waited
+    for i, (start, stop) in enumerate(groups):
+        for one in waits[start:stop]:
+            for other, waited in one.items():
+                if 0 <= other < count and waited is not None and waited > 0:
+                    values[i, other // groups[0][1]] += waited / (stop - start if mean else 1)
     if not values.any():
         return None
     names = group_names(groups)
     return heat_map(
-        "Waits between workers", values, names, names, "this one waited", "for this one", seconds,
-        caption="Total seconds that a worker waited until another had pushed or answered.",
-    )  # fmt: skip
+        title, values, names, names, "this one waited", "for this one", text_of, caption=caption
+    )

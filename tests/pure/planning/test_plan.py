@@ -1,0 +1,278 @@
+"""psrt plan: what it lists can be run, what it predicts follows from what was given."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+
+import pytest
+
+from psrt.__main__ import main as psrt
+from psrt.checkpoint.interval import daly_lost
+from psrt.cli.flags import parse_train
+from psrt.cli.plan import main
+from psrt.config import MODES, from_toml, resolve
+from psrt.core.errors import ConfigError
+
+#: Parameters, and milliseconds of a gradient; bytes of gradient that are applied per second.
+N, MS, RATE = 250_000, 20, 2e9
+GIVEN = f"--parameters {N} --gradient-ms {MS}"
+#: Seconds of a gradient, and of an update of all parameters.
+T, U = MS / 1e3, 4 * N / RATE
+
+
+def planned(tmp_path, capsys, flags):
+    """Return what psrt plan writes and prints, and the TOML of its best row."""
+    files = {name: tmp_path / f"plan.{name}" for name in ("json", "toml")}
+    words = [*shlex.split(flags), "--json", str(files["json"]), "--out", str(files["toml"])]
+    assert main(words) == 0
+    found = json.loads(files["json"].read_text())
+    return found, capsys.readouterr().out, files["toml"].read_text()
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    """A plan of everything for two workers on two hosts."""
+    folder = tmp_path_factory.mktemp("plan")
+    words = f"{GIVEN} --workers 2 --link 1e-5:1e9 --json {folder}/plan.json --hidden 7,8"
+    assert psrt(["plan", *words.split()]) == 0
+    return json.loads((folder / "plan.json").read_text())
+
+
+def one(tmp_path, capsys, flags):
+    """Return the only row of a plan."""
+    found, _, _ = planned(tmp_path, capsys, flags)
+    (row,) = found["rows"]
+    return row
+
+
+def test_every_row_can_be_run(plan):
+    for row in plan["rows"]:
+        words = shlex.split(row["command"])
+        at = words.index("launch")
+        assert words[at + 1 : at + 4] == ["-n", str(row["ranks"]), "--knobs"], row
+        assert shlex.split(words[at + 4]) == row["words"]
+        config = resolve(parse_train(row["words"]), ranks=row["ranks"])
+        assert (config.servers or 0) == row["servers"] == row["ranks"] - row["workers"]
+        assert (row["workers"], config.hidden) == (2, (7, 8))
+        assert config.allreduce != "auto" or row["knobs"].get("codec") or config.scheme.shard
+
+
+def test_rows_are_in_order_and_differ(plan):
+    rows = plan["rows"]
+    useful = [row["samples_per_s"] * (1 - row["dropped"]) for row in rows]
+    assert useful == sorted(useful, reverse=True)
+    assert [row["number"] for row in rows] == [*range(1, len(rows) + 1)]
+    assert len({json.dumps(row["knobs"]) for row in rows}) == len(rows)
+    for row in rows:
+        assert row["low"] <= row["samples_per_s"] <= row["high"]
+        assert math.isclose(row["step_s"], 2 * 32 / row["samples_per_s"])
+
+
+def test_all_modes_and_promises_are_compared(plan):
+    several = {name for name in MODES.own if not MODES[name].single}
+    found = {row["knobs"]["mode"].partition(":")[0] for row in plan["rows"]}
+    assert found == several
+    for row in plan["rows"]:
+        name = row["knobs"]["mode"].partition(":")[0]
+        promise = {"sync": "same", "allreduce": "same", "ssp": "bounded"}.get(name, "stale")
+        promise = "local" if name in ("local-sgd", "easgd", "gossip") else promise
+        if promise == "same" and ("codec" in row["knobs"] or "backup" in row["knobs"]["mode"]):
+            promise = "bounded"
+        assert row["promise"] == promise, row
+
+
+def test_closed_forms_are_near(plan):
+    for row in plan["rows"]:
+        assert 0.5 < row["closed_step_s"] / row["step_s"] < 2.0, row
+
+
+def test_known_again(plan, tmp_path, capsys):
+    """What a plan knows is enough for the same plan, for the ranks that it has."""
+    (tmp_path / "known.json").write_text(json.dumps(plan))
+    flags = f"--known {tmp_path}/known.json --mode allreduce --hidden 7,8"
+    found, _, _ = planned(tmp_path, capsys, flags)
+    before = [row for row in plan["rows"] if row["knobs"]["mode"].startswith("allreduce")]
+    by_flags = {row["command"]: row["step_s"] for row in found["rows"]}
+    for row in before:
+        assert math.isclose(by_flags[row["command"]], row["step_s"], rel_tol=1e-6)
+
+
+def test_the_best_row_is_a_config(tmp_path, capsys):
+    flags = f"{GIVEN} --ranks 3 --promise same --lr 0.25 --batch-size 16"
+    found, text, toml = planned(tmp_path, capsys, flags)
+    best = found["rows"][0]
+    assert from_toml(toml) == parse_train(best["words"])
+    assert {"--lr", "--batch-size"} <= {*best["words"]}
+    assert all(row["promise"] == "same" for row in found["rows"])
+    assert all(row["ranks"] == 3 for row in found["rows"])
+    assert "another promise" in found["pruned"]
+    assert max(map(len, text.partition("\n\n1  ")[0].splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "flags, step_s",
+    [
+        # 2·(p − 1) messages of n/p, and each worker applies the sum.
+        ("--mode allreduce:bucket-bytes=1048576 --allreduce ring --link 1e-4:1e8 --workers 4",
+         T + 6 * (1e-4 + N / 1e8) + U),
+        # A push, an update and a reply; nobody else is there.
+        ("--mode async --servers 1 --shards-per-server 1 --link 1e-4:1e8 --workers 1",
+         T + 2 * (1e-4 + 4 * N / 1e8) + U),
+        ("--mode local-sgd:local-steps=10,quorum=1 --servers 1 --link 0:inf --workers 1",
+         T + 1.1 * U),
+        ("--mode serial --ranks 1", T + U),
+        # No worker waits for the slow one: 3 of 4 take T.
+        ("--mode async --servers 2 --shards-per-server 1 --link 0:inf --workers 4 "
+         "--inject 0:slow:3:1000 --inject 1:pause:1:100", 4 / (3 / T + 1 / (3 * T))),
+        # All wait for it.
+        ("--mode allreduce --allreduce node --ranks 3 --cores 3 --inject 2:slow:3", 3 * T + U),
+    ],
+)  # fmt: skip
+def test_steps_take_what_they_are_made_of(tmp_path, capsys, flags, step_s):
+    """Against formulas by hand; gradients all take the same time."""
+    found, _, _ = planned(tmp_path, capsys, f"{GIVEN} {flags}")
+    best = next(row for row in found["rows"] if "codec" not in row["knobs"])
+    assert math.isclose(best["step_s"], step_s, rel_tol=0.04), best
+    assert "inject" not in best["knobs"]
+
+
+def test_intervals_contain_the_mean_of_many_seeds(tmp_path, capsys):
+    flags = "--parameters 1000 --gradient-ms 20:8 --mode async --servers 1 --workers 2"
+    row = one(tmp_path, capsys, flags)
+    assert row["low"] < row["samples_per_s"] < row["high"]
+    assert row["low"] <= 2 * 32 / T <= row["high"] * 1.005
+    assert row["high"] / row["samples_per_s"] < 1.05
+
+
+def test_what_is_fixed_is_not_tried(tmp_path, capsys):
+    flags = f"{GIVEN} --workers 3 --servers 1 --mode"
+    found, _, _ = planned(tmp_path, capsys, f"{flags} ssp")
+    modes = {row["knobs"]["mode"] for row in found["rows"]}
+    assert modes == {"ssp:staleness=1", "ssp", "ssp:staleness=8"}
+    assert one(tmp_path, capsys, f"{flags} ssp:staleness=3")["knobs"]["mode"] == "ssp"
+    config = tmp_path / "fixed.toml"
+    config.write_text('mode = "ssp:staleness=5"\nservers = 2\n')
+    row = one(tmp_path, capsys, f"{GIVEN} --workers 3 --config {config}")
+    assert (row["knobs"]["mode"], row["servers"]) == ("ssp:staleness=5", 2)
+
+
+def test_failures(tmp_path, capsys):
+    flags = f"{GIVEN} --mode allreduce --allreduce node --ranks 2 --mtbf 1000"
+    costs = "--checkpoint-cost 2 --restart-cost 10"
+    row = planned(tmp_path, capsys, f"{flags} {costs}")[0]["rows"][0]
+    every = int(row["knobs"]["checkpoint-every"])
+    assert math.isclose(every * row["step_s"], math.sqrt(2 * 2 * 1000), rel_tol=0.05)
+    lost = daly_lost(every * row["step_s"], 2.0, 10.0, 1000.0)
+    assert math.isclose(row["goodput"], 1 / (1 + lost), rel_tol=0.01)
+    row = planned(tmp_path, capsys, f"{flags} {costs} --checkpoint-every 77")[0]["rows"][0]
+    assert row["knobs"]["checkpoint-every"] == "77"
+
+
+@pytest.mark.parametrize(
+    "budget, column",
+    [
+        ("samples:1e6", "time"), ("seconds:60", "samples"), ("staleness", ""), ("bytes", ""),
+        ("memory", ""),
+    ],
+)  # fmt: skip
+def test_budgets(tmp_path, capsys, budget, column):
+    flags = f"{GIVEN} --workers 2 --servers 1 --mode ssp --budget {budget}"
+    found, text, _ = planned(tmp_path, capsys, flags)
+    rows = found["rows"]
+    head = next(line for line in text.splitlines() if line.startswith("#"))
+    assert head.endswith(column or "θ")
+    figures = {
+        "staleness": [row["staleness_mean"] for row in rows],
+        "bytes": [row["sent_bytes_per_step"] * row["ranks"] / row["workers"] for row in rows],
+        "memory": [max(row["memory_bytes"].values()) for row in rows],
+    }.get(budget, [-row["samples_per_s"] for row in rows])
+    assert figures == sorted(figures)
+
+
+def test_like_a_run(tmp_path, capsys):
+    """A recorded run has the model, and the times of gradients and updates."""
+    run = str(tmp_path / "run")
+    flags = "--timing-only --parameters 5000 --steps 12 --workers 3 --compute constant:0.01"
+    costs = "--server-apply 1e6 --batch-size 8"
+    words = f"simulate --mode ssp {flags} {costs} --record --out {run}".split()
+    assert psrt(words) == 0
+    like = f"--like {run} --servers 1 --mode ssp:staleness=3"
+    found, _, _ = planned(tmp_path, capsys, like)
+    work, site = found["known"]["workload"], found["known"]["site"]
+    assert (work["n"], work["batch_size"], len(site["hosts"])) == (5000, 8, 4)
+    assert math.isclose(sum(map(sum, work["gradient_s"])), 4 * 12 * 0.01, rel_tol=0.01)
+    assert math.isclose(found["known"]["apply"]["sgd"], 1e6, rel_tol=0.01)
+    (row,) = found["rows"]
+    assert (row["ranks"], row["workers"]) == (4, 3)
+    assert math.isclose(row["step_s"], 3 * 4 * 5000 / 1e6, rel_tol=0.05)  # the server is busy
+    assert one(tmp_path, capsys, f"{like} --workers 5")["ranks"] == 6
+
+
+def test_hosts(tmp_path, capsys):
+    """Slots are ranks; servers are some of them, on several hosts, and codecs are tried."""
+    (tmp_path / "hosts").write_text("a:2\nb:2\n")
+    flags = f"{GIVEN} --hosts {tmp_path}/hosts --mode sync:backup=0 --servers 2"
+    found, _, _ = planned(tmp_path, capsys, flags)
+    assert {row["knobs"]["placement"] for row in found["rows"]} == {"spread"}
+    assert {row["knobs"].get("codec") for row in found["rows"]} >= {None, "int8", "top-k"}
+    for row in found["rows"]:
+        assert (row["ranks"], row["workers"]) == (4, 2)
+        assert f"--hostfile {tmp_path}/hosts" in row["command"]
+
+
+W2 = f"{GIVEN} --workers 2"
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ("--parameters 5 --workers 3", "--parameters 5 has no effect without --gradient-ms"),
+        ("--gradient-ms 5 --workers 3", "--gradient-ms 5 has no effect without --parameters"),
+        (GIVEN, "--parameters needs ranks"),
+        (f"{GIVEN} --workers 0", "workers must be at least 1, got 0"),
+        (f"{GIVEN} --workers 99999", "workers must be at most 4096, got 99999"),
+        (f"{W2} --ranks 3", "--workers 2 and --ranks 3 cannot be combined"),
+        (f"--known x {W2}", f"--parameters {N} and --known x cannot be combined"),
+        ("--like x --hosts y", "--hosts y cannot be combined with --like"),
+        (f"{GIVEN} --hosts x --link 1:1", "--link 1:1 has no effect without --workers"),
+        (f"{W2} --ranks-per-host 2", "--ranks-per-host 2 has no effect without --link"),
+        ("--parameters 5 --workers 2 --gradient-ms nan", "gradient-ms must be"),
+        ("--parameters 5 --workers 2 --gradient-ms 0", "gradient-ms must be"),
+        ("--parameters 5 --workers 2 --gradient-ms 5:-1", "gradient-ms must be"),
+        (f"{W2} --link 1", "link must be LATENCY_S:BYTES_PER_S"),
+        (f"{W2} --budget money", "budget must be samples:N"),
+        (f"{W2} --budget samples:nan", "budget must be samples:N"),
+        (f"{W2} --promise much", "promise must be one of same, bounded, any, got 'much'"),
+        (f"{W2} --replay x", "--replay x: it has no effect on a plan"),
+        (f"{W2} --parallel pipeline:2", "psrt plan does not split models"),
+        (f"{W2} --restart-cost 2", "--restart-cost 2 has no effect without --mtbf"),
+        (f"{W2} --checkpoint-every 2", "--checkpoint-every 2 has no effect without --mtbf"),
+        (f"{W2} --try-seconds 2", "--try-seconds 2 has no effect without --try"),
+        (f"{W2} --mode serial", "--mode serial is one process, got 2 ranks"),
+        (f"{GIVEN} --ranks 1 --mode sync", "needs at least 1 server"),
+        (f"{W2} --mode local-sgd:quorum=9", "needs at least 9 workers, got 2"),
+        (f"{W2} --inject 7:slow:3", "names a worker that does not exist; the last is 1"),
+        (f"{W2} --html page.txt", "must end in .html"),
+        (f"{W2} --out /nowhere/plan.toml", "cannot write /nowhere/plan.toml"),
+        (f"{W2} --top 0", "top must be at least 1, got 0"),
+        (f"{W2} --bogus", "unknown flag --bogus"),
+        ("--known /nowhere", "/nowhere: cannot be read"),
+        ("--like /nowhere", "no run at /nowhere"),
+        (f"{GIVEN} --hosts /nowhere", "/nowhere: cannot be read"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(flags, said):
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        main(flags.split())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"known": {"workload": 3}}', "null"])
+def test_files_that_are_no_plan(tmp_path, text):
+    (tmp_path / "known.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"known\.json: not what planning has measured") as caught:
+        main(["--known", f"{tmp_path}/known.json"])
+    assert "\n" not in str(caught.value)

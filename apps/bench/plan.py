@@ -132,7 +132,7 @@ def picked(rows: Sequence[Row], count: int) -> list[Row]:
 
 
 def measured(start: Start, folder: Path, row: Row, seconds: float) -> float:
-    """Return the samples per second of a row, once it is under way.
+    """Return the samples per second of a row, in the middle of its run.
 
     Raises:
         FailedRunError: if it does not run.
@@ -175,7 +175,9 @@ def at(place: Place, given: Any, quiet: Quiet) -> Mapping[str, Any]:
 
 def name_of(row: Row) -> str:
     """Return what is special about a row, in a few words."""
-    return " ".join(row["words"]).removeprefix("--mode ").replace("--", "")
+    knobs = {f"--{flag}": text for flag, text in row["knobs"].items() if f"--{flag}" not in MODEL}
+    name = knobs.pop("--mode", "")
+    return " ".join([name, *(f"{flag[2:]} {text}" for flag, text in knobs.items())])
 
 
 def off(row: Row) -> float:

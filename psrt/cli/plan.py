@@ -231,6 +231,10 @@ def _check(given: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"--{dashed(name)} {given[name]} has no effect without --{dashed(other)}"
             )
+    if "try" in given and "link" in given:
+        raise ConfigError(
+            f"--try {given['try']} trains on ranks that exist, and --link describes others"
+        )
     if "parameters" in given and not any(name in given for name in _SIZES):
         raise ConfigError("--parameters needs ranks: give --workers W, --ranks N or --hosts FILE")
     for name in ("like", "known"):

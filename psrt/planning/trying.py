@@ -20,6 +20,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.units import time_text
 from psrt.planning.measuring import ran
 from psrt.planning.ranking import Plan, Row
+from psrt.planning.table import in_short
 from psrt.report.files import METRICS
 from psrt.views.runs.curves import Curve, curves
 
@@ -147,8 +148,7 @@ def text_of(tried: Sequence[Tried]) -> str:
 def _cells(tried: Tried, times: Sequence[float]) -> list[str]:
     row, rate = tried.row, tried.samples_per_s
     predicted = row.prediction.samples_per_s
-    name = " ".join(row.words).replace("--mode ", "").replace("--", "")
-    cells = [f"{row.number}  {name}", f"{predicted:.4g}"]
+    cells = [f"{row.number}  {in_short(row)}", f"{predicted:.4g}"]
     cells += ["-", "-"] if rate is None else [f"{rate:.4g}", f"{predicted / rate - 1:+.1%}"]
     cells.append(time_text(tried.seconds))
     loss = tried.loss

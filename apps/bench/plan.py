@@ -132,15 +132,15 @@ def picked(rows: Sequence[Row], count: int) -> list[Row]:
 
 
 def measured(start: Start, folder: Path, row: Row, seconds: float) -> float:
-    """Return the samples per second of a row, once it is under way.
+    """Return the samples per second of a row, in the middle of its run.
 
     Raises:
         FailedRunError: if it does not run.
     """
     steps = max(STEPS, math.ceil(1.4 * seconds / row["step_s"]))
     more = f"--steps {steps} --log-every {max(1, steps // LINES)} --out run --overwrite --seed 1"
-    words = shlex.split(row["command"])[1:]  # without psrt
-    status, said = start([words[0], "--knobs", more, *words[1:]])
+    words = shlex.split(row["command"])
+    status, said = start(["launch", "--knobs", more, *words[words.index("launch") + 1 :]])
     if status:
         raise FailedRunError((said.strip().splitlines() or [f"status {status}"])[-1])
     text = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8")
@@ -175,7 +175,9 @@ def at(place: Place, given: Any, quiet: Quiet) -> Mapping[str, Any]:
 
 def name_of(row: Row) -> str:
     """Return what is special about a row, in a few words."""
-    return " ".join(row["words"]).removeprefix("--mode ").replace("--", "")
+    knobs = {f"--{flag}": text for flag, text in row["knobs"].items() if f"--{flag}" not in MODEL}
+    name = knobs.pop("--mode", "")
+    return " ".join([name, *(f"{flag[2:]} {text}" for flag, text in knobs.items())])
 
 
 def off(row: Row) -> float:

@@ -179,6 +179,8 @@ def _check(given: Mapping[str, Any]) -> None:
     for name, other in _NEEDS.items():
         if name in given and other not in given:
             raise ConfigError(f"{said[name]} has no effect without --{dashed(other)}")
+    if "try" in given and "link" in given:
+        raise ConfigError(f"{said['try']} trains on ranks that exist, and --link describes others")
     if "parameters" in given and not given.keys() & set(_SIZES):
         raise ConfigError("--parameters needs ranks: give --workers W, --ranks N or --hosts FILE")
     if given.get("promise", "any") not in ("same", "bounded", "any"):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from psrt.codec.table import CODECS, CodecRow
 from psrt.collective.analysis.choose import choose, predict
 from psrt.collective.registry import ALL_REDUCES, AUTO, PLUS
 from psrt.config import MODES, TrainConfig, resolve
@@ -19,15 +18,12 @@ from psrt.config.modes import Mode
 from psrt.config.names import PAIRS, PLAIN, SHARDS, SPREAD
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
-from psrt.planning.families import PLANNED
+from psrt.planning.families import CODECS
 from psrt.planning.known import Known, Site
 from psrt.topology.names import TOPOLOGIES
 
 #: Codecs of what is sent and of what comes back, tried between hosts.
-_CODECS: Final[Sequence[tuple[CodecRow | None, CodecRow | None]]] = (
-    (None, None),
-    *((CODECS[it], CODECS[reply]) for it, reply in PLANNED),
-)
+_CODECS: Final = ((None, None), *CODECS)
 #: By knob of a mode, the values that are tried with W workers.
 GRIDS: Final[Mapping[str, Callable[[int], Sequence[Any]]]] = {
     "backup": lambda workers: (0, 1, workers // 8),
@@ -50,9 +46,8 @@ class Places:
     known: Known
     #: Number of workers, to which servers are added; None where the number of ranks is fixed.
     workers: int | None = None
-    #: With ``workers``: ranks of a host that is not there yet, and cores that they share; 0: hosts
-    #: are those that are known.
-    per_host: int = 0
+    #: Ranks of a host, and cores that they share; None where hosts are known.
+    per_host: int | None = None
     cores: int = 1
 
     def split(self, servers: int) -> tuple[int, int]:
@@ -62,12 +57,11 @@ class Places:
 
     def known_with(self, servers: int) -> Known:
         """Return what is known, with a site of as many ranks as there are with these servers."""
-        if self.workers is None:
-            return self.known
-        if not self.per_host:  # further servers run where others do
-            site = replace(self.known.site, hosts=tuple(self.known.site.of(self.workers + servers)))
+        ranks, _ = self.split(servers)
+        if self.per_host is None:  # further servers run where others do
+            site = replace(self.known.site, hosts=tuple(self.known.site.of(ranks)))
             return replace(self.known, site=site)
-        hosts = tuple(rank // self.per_host for rank in range(self.workers + servers))
+        hosts = tuple(rank // self.per_host for rank in range(ranks))
         machines = tuple(range(hosts[-1] + 1))
         costs = replace(self.known.site.costs, cores=self.cores)
         site = Site(hosts, machines, (self.cores,) * len(machines), costs)

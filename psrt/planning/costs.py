@@ -24,7 +24,7 @@ from psrt.config import TrainConfig
 from psrt.config.names import AUTO
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.messages import Message, Params
-from psrt.planning.families import CODED, PLANNED, family_of
+from psrt.planning.families import CODECS, CODED, family_of
 from psrt.planning.known import DEFAULT_APPLY, Known
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
@@ -94,7 +94,7 @@ def _codec_factor(known: Known, config: TrainConfig, family: str) -> float:
     """Return how many times as long as its table says a codec takes."""
     if config.codec is None:
         return 1.0
-    names = (config.codec.name, PLANNED[0][0])
+    names = (config.codec.name, CODECS[0][0])
     found = (known.details.get(f"code {CODED.get(family)} {it}") for it in names)
     return next((it for it in found if it is not None), 1.0)
 

@@ -36,7 +36,7 @@ class Family(NamedTuple):
 
 #: The codecs that are planned, of what is sent and of what comes back: of words, of halves, of
 #: places. Others count as the first ones.
-PLANNED = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
+CODECS = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
 #: Not a family of modes: workers that hardly ever meet show how long a local step takes.
 ALONE = "alone"
 #: In the order in which they are tried on ranks.
@@ -50,8 +50,8 @@ FAMILIES = (
     Family("elastic", EASGD(), 1),
     Family("neighbours", Gossip(), 0),
     Family("pairs", Gossip(variant=PAIRS), 0),
-    *(Family("sums", AllReduce(), 0, *it) for it in PLANNED),
-    *(Family("rounds", Sync(), 1, *it) for it in PLANNED),
+    *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
+    *(Family("rounds", Sync(), 1, *it) for it in CODECS),
 )
 #: By family, that whose coded runs tell how long its codecs take.
 CODED = {

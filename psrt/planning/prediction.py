@@ -128,10 +128,10 @@ def predict_job(
     return _merged(candidate, known, found, half), found[0].memory
 
 
-def simulated_speed(known: Known, candidate: Candidate, periods: int, seed: int = 0) -> float:
+def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
     """Return the samples per second of a job in steady state, by one simulation."""
-    rates = _Steady(candidate, known, seed, periods).rates
-    return float(rates.mean()) * known.workload.batch_size
+    found = _Steady(candidate, known, 0, periods)
+    return float(found.rates.mean()) * known.workload.batch_size
 
 
 class _Steady:

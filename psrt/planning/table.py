@@ -15,13 +15,12 @@ _WIDTH, _LEAST = 100, 24
 _HEAD = ("#", "ranks", "step", "samples/s", "±", "sent", "memory", "stale", "θ")
 
 
-def plan_text(plan: Plan, budget: Budget, top: int) -> str:
-    """Return the text of a plan: of each mode and promise the best rows.
+def shown_rows(plan: Plan, top: int) -> list[Row]:
+    """Return the rows to show, in order: of each mode and promise the best, then the second best.
 
     Args:
         plan: at least one row.
-        budget: that it is ranked by.
-        top: rows to show.
+        top: their number.
     """
     seen, places = Counter[tuple[str, str]](), list[tuple[int, Row]]()
     for row in plan.rows:
@@ -29,7 +28,18 @@ def plan_text(plan: Plan, budget: Budget, top: int) -> str:
         places.append((seen[kind], row))
         seen[kind] += 1
     best = sorted(places, key=lambda it: it[0])[:top]  # stable
-    rows = sorted((row for _, row in best), key=lambda row: row.number)
+    return sorted((row for _, row in best), key=lambda row: row.number)
+
+
+def plan_text(plan: Plan, budget: Budget, top: int) -> str:
+    """Return the text of a plan.
+
+    Args:
+        plan: at least one row.
+        budget: that it is ranked by.
+        top: rows to show.
+    """
+    rows = shown_rows(plan, top)
     commands = [f"{row.number:>{len(str(rows[-1].number))}}  {row.command}" for row in rows]
     parts = (_header(plan), _table(rows, budget), _notes(plan, rows), commands)
     return "\n\n".join("\n".join(lines) for lines in parts)

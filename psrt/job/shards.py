@@ -154,8 +154,7 @@ def shards_for(
 
 def choose_shards(job: ServedJob) -> ShardChoice:
     """Choose the number of shards of each server: a power of two."""
-    nbytes = ITEMSIZE * job.n
-    most = min(MOST_SHARDS, nbytes // (len(job.servers) * _LEAST_BYTES))
+    nbytes, most = ITEMSIZE * job.n, _most(job)
     if most < 2:
         why = f"its {size_text(nbytes / len(job.servers))} are too small to split"
         return ShardChoice(1, why)
@@ -181,6 +180,17 @@ def choose_shards(job: ServedJob) -> ShardChoice:
     else:
         why = f"a step of {seconds} is predicted instead of {time_text(times[1])} with 1 ({parts})"
     return ShardChoice(shards, why)
+
+
+def shards_to_try(job: ServedJob, usual: int) -> tuple[int, ...]:
+    """Return the numbers of shards that ``choose_shards`` compares, its choice first; () of one."""
+    values = [1 << i for i in range(_most(job).bit_length())]
+    return tuple(sorted(values, key=lambda it: it != usual)) if len(values) > 1 else ()
+
+
+def _most(job: ServedJob) -> int:
+    """Return the most shards that a server may have."""
+    return min(MOST_SHARDS, ITEMSIZE * job.n // (len(job.servers) * _LEAST_BYTES))
 
 
 def step_seconds(job: ServedJob, each: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,9 @@ from psrt.history.folder import FOLDER, write_header
 from psrt.job.problems import supervised_problem
 from psrt.job.resuming import resumed_config
 from psrt.job.virtual import simulate
+from psrt.report.console import tuned_text
 from psrt.simulation import SimulationCosts
+from psrt.views.report.page import page_of
 from support.cases import each
 
 #: Layers of 512 KiB and 256 KiB in several buckets; 40 steps in a bit more than 2 epochs.
@@ -74,6 +76,12 @@ def test_it_chooses_what_a_check_confirms_and_a_replay_repeats(recorded, name, t
     assert again.summary.parameters_sha256 == made.summary.parameters_sha256
     assert (again.summary.tuned == tuned) == (name in ALONE)
     assert check_run(tmp_path / "again").ok
+
+
+@pytest.mark.parametrize("name", ["allreduce", "local-sgd", "sync"])
+def test_a_page_shows_what_was_tried(recorded, name):
+    out, made = recorded[name]
+    assert tuned_text(asdict(made.summary.tuned)) in page_of([str(out)])
 
 
 def test_the_same_seed_tries_and_chooses_the_same(recorded):

@@ -74,11 +74,13 @@ def test_rows_run_by_their_commands_and_come_beside_what_was_predicted(tries):
 
 def test_a_row_that_fails_says_why_and_others_go_on(tries):
     failing = (3, None, "psrt: x\npsrt: error: --lr is odd\nlater\n")
-    _, started, said = tries([failing, (0, QUICK, ""), (0, [], "")])
-    assert len(started) == 3
+    died = (5, SLOW, "psrt: error: rank 1 has died\n")
+    _, started, said = tries([failing, (0, QUICK, ""), (0, [], ""), died])
+    assert len(started) == 4
+    assert said[-2].startswith("row 4 failed: status 5: psrt: error: rank 1 has died")
     why = "row 1 failed: status 3: psrt: error: --lr is odd (runs/plan/1.log has all of it)"
     assert said[1] == why
-    assert "row 3 failed: it ended before its first line" in said[-2]
+    assert "row 3 failed: it ended before its first line" in said[-4]
     assert [it.split()[0] for it in said[-1].strip().splitlines()[2:]] == ["2"]
 
 

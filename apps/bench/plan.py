@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -43,8 +44,8 @@ MODEL = (
     *("--hidden", "512,512", "--dataset", "synthetic:100000x100x10", "--batch-size", "64"),
     *("--lr", "0.01"),
 )
-#: Fewest steps of a run, and how many lines of metrics it writes.
-STEPS, LINES = 50, 20
+#: Fewest steps of a run, fewest periods between averages, and its lines of metrics.
+STEPS, PERIODS, LINES = 50, 12, 20
 #: The aims: the median error, the error of nine in ten, and what the plan's best may lose.
 MEDIAN, NINE, BEST = 0.05, 0.10, 0.05
 LIMIT_S = 600
@@ -137,7 +138,9 @@ def measured(start: Start, folder: Path, row: Row, seconds: float) -> float:
     Raises:
         FailedRunError: if it does not run.
     """
-    steps = max(STEPS, math.ceil(1.4 * seconds / row["step_s"]))
+    period = re.search(r"local-steps=(\d+)", row["knobs"].get("mode", ""))
+    fewest = max(STEPS, PERIODS * int(period[1]) if period else 0)
+    steps = max(fewest, math.ceil(1.4 * seconds / row["step_s"]))
     more = f"--steps {steps} --log-every {max(1, steps // LINES)} --out run --overwrite --seed 1"
     words = shlex.split(row["command"])
     status, said = start(["launch", "--knobs", more, *words[words.index("launch") + 1 :]])

@@ -49,6 +49,10 @@ def test_a_run_is_measured_after_its_start_and_before_its_end(tmp_path):
     assert words[:2] == ["launch", "--knobs"]
     assert words[3:] == ["-n", "3", "train", "--mode", "sync"]
     assert words[2].split()[:4] == ["--steps", "280", "--log-every", "14"]
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    (tmp_path / "run").rmdir()
+    script.measured(start, tmp_path, row(1, "local-sgd:local-steps=64,quorum=1"), 2.0)
+    assert started[-1][2].split()[1] == "768"
     with pytest.raises(script.FailedRunError, match=r"^it is odd$"):
         script.measured(lambda words: (2, "line\nit is odd\n\n"), tmp_path, row(1, "sync"), 2.0)
 

@@ -16,6 +16,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -43,8 +44,8 @@ MODEL = (
     *("--hidden", "512,512", "--dataset", "synthetic:100000x100x10", "--batch-size", "64"),
     *("--lr", "0.01"),
 )
-#: Fewest steps of a run, and how many lines of metrics it writes.
-STEPS, LINES = 50, 20
+#: Fewest steps of a run, fewest periods between averages, and its lines of metrics.
+STEPS, PERIODS, LINES = 50, 12, 20
 #: The aims: the median error, the error of nine in ten, and what the plan's best may lose.
 MEDIAN, NINE, BEST = 0.05, 0.10, 0.05
 LIMIT_S = 600
@@ -132,15 +133,17 @@ def picked(rows: Sequence[Row], count: int) -> list[Row]:
 
 
 def measured(start: Start, folder: Path, row: Row, seconds: float) -> float:
-    """Return the samples per second of a row, once it is under way.
+    """Return the samples per second of a row, in the middle of its run.
 
     Raises:
         FailedRunError: if it does not run.
     """
-    steps = max(STEPS, math.ceil(1.4 * seconds / row["step_s"]))
+    period = re.search(r"local-steps=(\d+)", row["knobs"].get("mode", ""))
+    fewest = max(STEPS, PERIODS * int(period[1]) if period else 0)
+    steps = max(fewest, math.ceil(1.4 * seconds / row["step_s"]))
     more = f"--steps {steps} --log-every {max(1, steps // LINES)} --out run --overwrite --seed 1"
-    words = shlex.split(row["command"])[1:]  # without psrt
-    status, said = start([words[0], "--knobs", more, *words[1:]])
+    words = shlex.split(row["command"])
+    status, said = start(["launch", "--knobs", more, *words[words.index("launch") + 1 :]])
     if status:
         raise FailedRunError((said.strip().splitlines() or [f"status {status}"])[-1])
     text = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8")
@@ -175,7 +178,9 @@ def at(place: Place, given: Any, quiet: Quiet) -> Mapping[str, Any]:
 
 def name_of(row: Row) -> str:
     """Return what is special about a row, in a few words."""
-    return " ".join(row["words"]).removeprefix("--mode ").replace("--", "")
+    knobs = {f"--{flag}": text for flag, text in row["knobs"].items() if f"--{flag}" not in MODEL}
+    name = knobs.pop("--mode", "")
+    return " ".join([name, *(f"{flag[2:]} {text}" for flag, text in knobs.items())])
 
 
 def off(row: Row) -> float:

@@ -304,6 +304,7 @@ class Mode(Row):
 _SERVED = ("placement", "shards_per_server")
 _SUMMED = ("allreduce", "machine_costs", "check_every")
 _RATE = "staleness_rate"
+_TUNE = "tune"
 
 
 def _local_steps(default: int) -> Any:
@@ -329,7 +330,7 @@ class Sync(Mode):
     summary = "every update averages the gradients of all workers, which wait for one another"
     servers = Servers.ALWAYS
     codecs = saves = regroups = True
-    uses = _SERVED
+    uses = (*_SERVED, _TUNE)
     words = "{} backup{s}"
     backup: int = knob(
         0, WHOLE, "do not wait for the N slowest workers of a step", min=0,
@@ -347,7 +348,7 @@ class _Stale(Mode):
 
     servers = Servers.ALWAYS
     codecs = saves = regroups = True
-    uses = (_RATE, *_SERVED)
+    uses = (_RATE, *_SERVED, _TUNE)
 
 
 class Async(_Stale):
@@ -492,7 +493,7 @@ class LocalSGD(Mode):
     @property
     def uses(self) -> tuple[str, ...]:
         """A rate by staleness, too, where there is any."""
-        return (*_SUMMED, *_SERVED, *([] if self.rounds else [_RATE]))
+        return (*_SUMMED, *_SERVED, _TUNE, *([] if self.rounds else [_RATE]))
 
     @property
     def rounds(self) -> bool:
@@ -617,7 +618,7 @@ class EASGD(Mode):
     builder = "psrt.runtime.strategies.builders:averaging"
     servers = Servers.ALWAYS
     averages = codecs = saves = regroups = True
-    uses = _SERVED
+    uses = (*_SERVED, _TUNE)
     words = "elastic {}"
     elastic: float = knob(
         0.9, REAL,
@@ -642,7 +643,7 @@ class AllReduce(Mode):
     summary = "as sync, but an all-reduce sums the gradients; there are no servers"
     builder = "psrt.runtime.strategies.builders:summing"
     codecs = saves = regroups = True
-    uses = _SUMMED
+    uses = (*_SUMMED, _TUNE)
     # fmt: off
     overlap: bool | None = knob(
         None, SWITCH, "sum a layer's gradient while those of lower layers are computed",

@@ -28,9 +28,13 @@ def replaced(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
         values = {name: value for name, value in values.items() if name not in LENGTHS}
     kept = {**values, **given}
     mode: Mode | None = kept.get("mode")
-    if mode is not None and mode.servers is not Servers.OPTIONAL and "servers" not in given:
-        if bool(kept.get("servers")) != mode.needs_servers:
-            kept.pop("servers", None)
+    if (
+        mode is not None
+        and mode.servers is not Servers.OPTIONAL
+        and "servers" not in given
+        and bool(kept.get("servers")) != mode.needs_servers
+    ):
+        kept.pop("servers", None)
     # In the order of declaration: a knob is dropped after the one that it depends on.
     knobs = knobs_of(TrainConfig)
     for name in knobs:

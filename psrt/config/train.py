@@ -131,6 +131,13 @@ class TrainConfig:
         drawn=True,
         synonyms=("all-reduce", "algorithm"),
     )
+    tune: bool | None = knob(
+        None, SWITCH, _MODE,
+        "in the first steps, measure what is fastest here and use it from then on: bucket-bytes of "
+        "allreduce, local-steps of local-sgd up to those given, --shards-per-server with servers",
+        default_text="no",
+        synonyms=("autotune", "auto-tune"),
+    )
     machine_costs: str | None = knob(
         None, TEXT, _MODE,
         "read the communication costs that auto uses from this file, which psrt bench allreduce "

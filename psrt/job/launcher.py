@@ -135,6 +135,10 @@ class Launcher(ABC):
         """
         return everywhere is not False if self.simulated else len(set(hosts)) > 1
 
+    def apart(self) -> Launcher:
+        """Return a launcher of the same ranks for runs of which this one keeps nothing."""
+        return self
+
     def here(self, ranks: int) -> Sequence[int]:
         """Return the ranks of this process."""
         return range(ranks)

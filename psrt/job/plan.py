@@ -28,6 +28,7 @@ from psrt.job.shards import (
     exchange_seconds,
     served_job,
     shards_for,
+    shards_to_try,
 )
 from psrt.runtime.job_codec import job_codec
 from psrt.runtime.named_arrays import NamedShape
@@ -48,6 +49,8 @@ class JobPlan:
     layers: tuple[Span, ...]
     #: The number of shards that each server owns, and the reason; None without servers.
     shards: ShardChoice | None
+    #: Numbers of shards to try before the run, what is predicted to be best first; empty for none.
+    tries: tuple[int, ...]
     #: Seconds of a push and its answer, as predicted; 0 without servers.
     sync_s: float
     #: How a model is split; None if each worker has all of it.
@@ -76,6 +79,7 @@ class JobPlan:
         known = {
             "matrices": tuple(Matrix(*it) for it in values["matrices"]),
             "layers": tuple(Span(*it) for it in values["layers"]),
+            "tries": tuple(values["tries"]),
             "shards": None if shards is None else ShardChoice(*shards),
             "cut": None if cut is None else CutPlan(*cut),
             "machine": MachineCosts.from_json(values["machine"]),
@@ -119,6 +123,7 @@ def plan_job(
     check_matrices(config, [(it.rows, it.columns) for it in matrices])
     layers: Sequence[Span] = ()
     shards: ShardChoice | None = None
+    tries: tuple[int, ...] = ()
     sync_s = 0.0
     if servers:
         # A process with only servers has no problem that could give its layers.
@@ -129,12 +134,15 @@ def plan_job(
         job = served_job(config, n, layers, of_servers, of_workers, costs=machine, codec=codec)
         job = priced(job)
         shards = shards_for(config, job, _fragments(config, layers))
+        if config.tune:
+            tries = shards_to_try(job, shards.shards)
         sync_s = exchange_seconds(job) / config.scheme.fragments
     return JobPlan(
         n=n,
         matrices=tuple(matrices),
         layers=tuple(layers),
         shards=shards,
+        tries=tries,
         sync_s=sync_s,
         cut=cut_plan(config, problem, n),
         machine=machine,
@@ -195,7 +203,7 @@ def layout_of(
         workers,
         shards_per_server=1 if plan.shards is None else plan.shards.shards,
         layers=plan.layers,
-        controls=config.scheme.fragments,
+        controls=config.scheme.fragments + bool(config.tune),  # and of what is measured
         fragments=_fragments(config, plan.layers) if servers else (),
         relays=config.scheme.quorum is not None,
         reads_late=config.scheme.streams or config.scheme.quorum is not None,
@@ -216,7 +224,8 @@ def layout_of(
 def chosen(config: TrainConfig, plan: JobPlan) -> TrainConfig:
     """Return a config with the plan's decisions on its knobs."""
     if plan.shards is not None:
-        config = replace(config, shards_per_server=plan.shards.shards)
+        # What was found is the run's from now on, whether predicted or tried.
+        config = replace(config, shards_per_server=plan.shards.shards, tune=None)
     if plan.cut is not None:
         config = replace(config, stages=",".join(map(str, plan.cut.counts)))
     return config

@@ -32,11 +32,12 @@ from psrt.report import (
     parameters_sha256,
     topology_text,
 )
-from psrt.report.summary import FIELDS
+from psrt.report.summary import FIELDS, Tuned
 from psrt.runtime.mean import Mean
 from psrt.runtime.named_arrays import tensors_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
+from psrt.sync.tuning import Use
 from psrt.topology import Topology
 from psrt.transport.port import AS_ASKED
 
@@ -116,6 +117,7 @@ def summarize(
     library: str,
     died: int = 0,
     missing: Mapping[int, Member] = MappingProxyType({}),
+    tried: Sequence[Use] = (),
 ) -> Summary:
     """Return the summary of a run.
 
@@ -137,6 +139,7 @@ def summarize(
         died: the number of workers that crashed in a simulation.
         missing: the workers, by number, that others continued without; their stats have what
             they had reported.
+        tried: the values of a knob that were tried, and the choice.
 
     Raises:
         DivergedError: if a parameter ended as nan or infinite.
@@ -170,6 +173,7 @@ def summarize(
             "diverged: the parameters at the end are nan or infinite; try a smaller --lr, or scale "
             "the inputs"
         )
+    tuned = _tuned(config, tried)
     return Summary(
         mode=config.scheme.name,
         workers=len(workers),
@@ -200,7 +204,8 @@ def summarize(
             Missing(worker, it.rank, it.host, it.pid, total.left.get(worker, 0))
             for worker, it in missing.items()
         ),
-        averages=_averages(config, parameters, (plan and plan.largest) or largest),
+        tuned=tuned,
+        averages=_averages(config, tuned, parameters, (plan and plan.largest) or largest),
         graph_averages=_on_graph(config, topology, parameters, mean),
         model_cut=cut,
         memory=Memory(*total.memory) if total.memory and config.scheme.sums_gradients else None,
@@ -209,13 +214,27 @@ def summarize(
     )
 
 
-def _averages(config: TrainConfig, parameters: int, largest: int) -> Averages | None:
+def _tuned(config: TrainConfig, uses: Sequence[Use]) -> Tuned | None:
+    """Return what was tried and chosen; None without ``--tune``."""
+    if not (config.tune or uses):
+        return None
+    knob = "local_steps" if config.scheme.averages else "bucket_bytes"
+    knob = "shards_per_server" if config.servers else knob
+    tried = tuple((it.value, it.seconds) for it in uses if it.seconds is not None)
+    last = next((it for it in uses if it.seconds is None), None)
+    return Tuned(knob, tried, last and last.value, last.since if last else 0)
+
+
+def _averages(
+    config: TrainConfig, tuned: Tuned | None, parameters: int, largest: int
+) -> Averages | None:
     """Return the figures of averages; None in modes that average no parameters."""
     mode = config.scheme
     if not mode.averages:
         return None
+    chosen = tuned.chosen if tuned is not None and not config.servers else None
     return Averages(
-        mode.local_steps,
+        chosen or mode.local_steps,
         mode.fragments,
         mode.sync_delay,
         mode.mixing,

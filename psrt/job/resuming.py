@@ -243,6 +243,8 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         return TrainConfig(**given, resume=AUTO)
     it = _there(it, where)
     then = from_toml(it.manifest.config, source=f"{where}").plain()
+    if it.manifest.servers:
+        given.pop("tune", None)  # it was, before the run
     if given.get("parallel") is not None and then["parallel"] is not None:
         # The number of copies may be left to the ranks.
         axes = axes_of(given["parallel"])
@@ -312,6 +314,8 @@ def pinned(config: TrainConfig) -> TrainConfig:
         return replace(config, resume=None, overwrite=config.overwrite or not is_left)
     it = _there(it, where)
     chosen: dict[str, Any] = it.chosen(config.plain())
+    if it.manifest.servers and config.tune:
+        config = _found(config, it)
     if chosen:
         chosen["machine_costs"] = None  # the choices were made by them
     if config.mode is not None:
@@ -321,6 +325,12 @@ def pinned(config: TrainConfig) -> TrainConfig:
         if mode != config.scheme:
             chosen |= {"mode": mode, "servers": config.servers or it.manifest.servers}
     return replace(config, **chosen, resume=str(it.path))
+
+
+def _found(config: TrainConfig, it: Resumption) -> TrainConfig:
+    """Return the config of a run with servers, with what was tuned when it was new."""
+    then = from_toml(it.manifest.config, source=str(it.path))
+    return replace(config, tune=None, shards_per_server=then.shards_per_server)
 
 
 def found_in(run: str) -> Resumption | None:

@@ -35,6 +35,7 @@ from psrt.report.files import OutputFolder
 from psrt.runtime.job_codec import JobCodec, job_codec
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.strategies.builders import fragments_for
+from psrt.sync.tuning import Use
 from psrt.topology import Topology
 from psrt.topology.registry import edges_of
 from psrt.transport.port import RoleMap
@@ -68,6 +69,8 @@ class Setup:
     resumption: Resumption | None
     #: With a resumed run, at the first process: its locked folder, which no other run may use.
     folder: OutputFolder | None
+    #: What was tried of a knob before the run, and the choice; see ``rehearsal``.
+    tried: tuple[Use, ...] = ()
     #: The codec of pushes or sums; None if numbers are sent uncompressed.
     codec: JobCodec | None = field(init=False)
     #: The codec of each part of a split model that is sent by itself; empty otherwise.

@@ -188,6 +188,12 @@ def most_shards(job: ServedJob) -> int:
     return max(1, min(MOST_SHARDS, ITEMSIZE * job.n // (len(job.servers) * _LEAST_BYTES)))
 
 
+def shards_to_try(job: ServedJob, usual: int) -> tuple[int, ...]:
+    """Return the numbers of shards that ``choose_shards`` compares, its choice first; () of one."""
+    values = [1 << i for i in range(most_shards(job).bit_length())]
+    return tuple(sorted(values, key=lambda it: it != usual)) if len(values) > 1 else ()
+
+
 def step_seconds(job: ServedJob, each: int) -> float:
     """Return the predicted time of a worker's step, with ``each`` shards per server."""
     servers, workers = len(job.servers), len(job.workers)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -282,6 +283,12 @@ class VirtualLauncher(Launcher):
         if hosts and len(hosts) != ranks:
             raise ConfigError(f"--hosts has {len(hosts)} ranks in all, the job {ranks}")
         return hosts or (0,) * ranks
+
+    def apart(self) -> VirtualLauncher:
+        """Return a launcher whose reports and time are its own."""
+        twin = copy(self)
+        twin._reports, twin._missed, twin.left_out = [], set(), {}
+        return twin
 
     def priced(self, job: ServedJob) -> ServedJob:
         """Return a job in which each rank is a host with its own link, as simulated."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from psrt.collective.registry import by_hosts
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO
 from psrt.core.arrays import ITEMSIZE
@@ -45,12 +46,14 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
     work, site, details = known.workload, known.site, known.details
     family = family_of(config)
     slow, rest = details.get(f"slow {family}", 1.0), details.get(f"rest {family}", 1.0)
+    hosts = site.of(role_map.size)
     rate = known.apply.get(config.optimizer.name, DEFAULT_APPLY)
     own = rate
     if "local_s" in details:  # a local step is a gradient and its update
         own = ITEMSIZE * work.n / max(1e-9, details["local_s"] - work.mean_s)
+    if config.scheme.sums_gradients and config.scheme.shard is None and config.codec is None:
+        own *= _updaters(config, hosts)
     lists = [np.asarray(its) for its in work.gradient_s]
-    hosts = site.of(role_map.size)
     # Sharing a link costs time in proportion to the ranks that use it.
     own_links = len(set(hosts)) == role_map.size > _MOST_SHARED
     machines = [site.machines[host] for host in hosts]
@@ -78,6 +81,13 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         codec_speed=known.codec_speed / _codec_factor(known, config, family),
         reduce=_reduce(known, config, [hosts[rank] for rank in role_map.workers], rest),
     )
+
+
+def _updaters(config: TrainConfig, hosts: Sequence[int]) -> int:
+    """Return how many ranks share an update: those of a host that sum in its memory."""
+    name = config.allreduce or AUTO
+    together = by_hosts(name) or (name == AUTO and len(set(hosts)) == 1)
+    return min(Counter(hosts).values()) if together else 1
 
 
 def _codec_factor(known: Known, config: TrainConfig, family: str) -> float:

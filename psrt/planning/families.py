@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from psrt.config import TrainConfig
+from psrt.config import TrainConfig, resolve
 from psrt.config.modes import EASGD, AllReduce, Async, Gossip, LocalSGD, Mode, Sync
+from psrt.config.names import PAIRS
+from psrt.core.errors import ConfigError
+from psrt.job.gossip import topology_for
 
 
 class Family(NamedTuple):
@@ -20,6 +23,15 @@ class Family(NamedTuple):
     #: Of what is sent and of what comes back; None: uncompressed.
     codec: str | None = None
     reply: str | None = None
+
+    def is_possible(self, workers: int) -> bool:
+        """Whether that many workers can run it: at least two, and not pairs on an odd ring."""
+        try:
+            asked = TrainConfig(mode=self.mode, servers=self.servers)
+            topology_for(resolve(asked, ranks=workers + self.servers), range(workers), edges=None)
+        except ConfigError:
+            return False
+        return workers > 1
 
 
 #: The codecs that are planned, of what is sent and of what comes back: of words, of halves, of
@@ -37,6 +49,7 @@ FAMILIES = (
     Family("served means", LocalSGD(local_steps=4), 1),
     Family("elastic", EASGD(), 1),
     Family("neighbours", Gossip(), 0),
+    Family("pairs", Gossip(variant=PAIRS), 0),
     *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
     *(Family("rounds", Sync(), 1, *it) for it in CODECS),
 )
@@ -45,6 +58,7 @@ CODED = {
     "sums": "sums",
     "means": "sums",
     "neighbours": "sums",
+    "pairs": "sums",
     "rounds": "rounds",
     "stale": "rounds",
     "served means": "rounds",
@@ -63,7 +77,7 @@ def family_of(config: TrainConfig) -> str:
     if mode.single:
         return ""
     if mode.mixes:
-        return "neighbours"
+        return "pairs" if mode.asynchronous else "neighbours"
     if mode.elastic is not None:
         return "elastic"
     if mode.averages:

@@ -70,7 +70,7 @@ def _measure(
 
     if isinstance(problem, OwnLoop):
         _fail("has a training loop of its own, whose gradients cannot be repeated")
-    say = partial(print, file=sys.stderr, flush=True) if comm.rank == 0 else _say_nothing
+    say = partial(print, file=sys.stderr, flush=True)  # of rank 0 only
     known = measure_job(comm, config, problem, workers=workers, say=say)
     if comm.rank == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,10 +88,6 @@ def _leave_first() -> None:
     from psrt.launch.environment import started_rank
 
     time.sleep(_AFTER_FIRST_S if started_rank() else 0.0)
-
-
-def _say_nothing(text: str) -> None:
-    return
 
 
 if __name__ == "__main__":

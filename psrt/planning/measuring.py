@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
+import psrt
 from psrt.core.errors import ConfigError
 from psrt.planning.known import Known
 
-#: The words that start psrt by this Python.
-_PSRT = (sys.executable, "-m", "psrt")
+#: The words that start psrt by this Python, which takes no modules from the current folder, and
+#: the folder of psrt itself.
+_PSRT, _ROOT = (sys.executable, "-P", "-m", "psrt"), Path(psrt.__file__).parents[1]
 #: Seconds between two looks at a run.
 _LOOK_S = 0.2
 
@@ -50,7 +54,7 @@ def measured_on(
         words, command = [*words, "--knobs", shlex.join(command[1:])], ()
     elif command[0] != "-m" and not Path(command[0]).is_file():
         raise ConfigError(f"no script {command[0]}")
-    # Other hosts are promised to have the current folder, but nothing else of ours.
+    # Other hosts are promised to have the current folder, but no other.
     beside = None if hostfile is None else "."
     with tempfile.TemporaryDirectory(prefix=".psrt-plan-", dir=beside) as folder:
         path = Path(folder).absolute() / "known.json"
@@ -68,14 +72,25 @@ def measured_on(
             ) from None
 
 
-def ran(words: Sequence[str], *, is_over: Callable[[], bool] | None = None) -> int:
+def ran(
+    words: Sequence[str], is_over: Callable[[], bool] | None = None, *, log: IO[str] | None = None
+) -> int:
     """Run psrt to its end; return its status, which is 128 + n after signal n.
 
     Args:
         words: after ``psrt``.
         is_over: asked now and then whether it is to be ended before.
+        log: takes what it prints; None: stderr.
     """
-    process = subprocess.Popen([*_PSRT, *words], stdin=subprocess.DEVNULL, stdout=2)
+    variables = dict(os.environ)
+    if _ROOT.name not in ("site-packages", "dist-packages"):  # used without being installed
+        variables["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (str(_ROOT), variables.get("PYTHONPATH")))
+        )
+    process = subprocess.Popen(
+        [*_PSRT, *words], env=variables, stdin=subprocess.DEVNULL,
+        stdout=2 if log is None else log, stderr=log,
+    )  # fmt: skip
     try:
         while is_over is not None and process.poll() is None and not is_over():
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -265,7 +265,7 @@ class _Runs:
                 if family.codec and not several:
                     continue  # on one host a codec is not in effect
                 ranks = self._comm.size if workers is None else workers + family.servers
-                if ranks - family.servers < 2 or ranks > self._comm.size:
+                if ranks > self._comm.size or not family.is_possible(ranks - family.servers):
                     continue
                 history = run_on(self._comm, range(ranks), partial(self._history, family, folder))
                 if history is not None:

@@ -12,9 +12,10 @@ from typing import Any
 
 from psrt.config.modes import MODES, Mode
 from psrt.core.sharding import Memory
-from psrt.core.units import plural, size_text
+from psrt.core.units import plural, size_text, time_text
 from psrt.history.folds.record import Record
 from psrt.pipeline.registry import schedule_of
+from psrt.rows.knobs import dashed
 
 
 def epoch_line(record: Record) -> str:
@@ -71,6 +72,8 @@ def final_table(
         rows.append(("memory", f"per worker {Memory(**memory)}"))
     if averages := summary.get("averages"):
         rows.append(("averages", _averages(averages)))
+    if tuned := summary.get("tuned"):
+        rows.append(("tuned", tuned_text(tuned)))
     if found := summary.get("graph_averages"):
         is_cut = bool(summary.get("model_cut"))
         rows.append(("topology", topology_text(found, is_cut=is_cut)))
@@ -110,6 +113,24 @@ def _averages(row: Mapping[str, Any]) -> str:
         late = plural(row["sync_delay"], "step")
         text += f", {late} late, keeping {row['mixing']:g} of its own"
     return f"{text}, its own part at once" if row["eager"] else text
+
+
+def tuned_text(row: Mapping[str, Any]) -> str:
+    """Return what ``--tune`` has chosen, and of what.
+
+    >>> row = {"knob": "local_steps", "tried": [(1, 0.004), (8, 0.0025)], "chosen": 5, "since": 16}
+    >>> tuned_text(row)
+    'local-steps 5 from round 16 on; a step took 4 ms with 1, 2.5 ms with 8'
+    >>> tuned_text(row | {"tried": [], "chosen": None})
+    'local-steps not chosen: there was one possibility, or the run was too short'
+    """
+    knob = dashed(row["knob"])
+    took = ", ".join(f"{time_text(seconds)} with {value}" for value, seconds in row["tried"])
+    took = took and f"; a step took {took}"
+    if row["chosen"] is None:
+        return f"{knob} not chosen: there was one possibility, or the run was too short{took}"
+    since = f" from round {row['since']} on" if row["since"] else ""
+    return f"{knob} {row['chosen']}{since}{took}"
 
 
 def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:

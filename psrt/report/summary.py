@@ -52,6 +52,21 @@ class Averages:
 
 
 @dataclass(frozen=True, slots=True)
+class Tuned:
+    """The values of a knob that were tried, with ``--tune``, and the choice."""
+
+    #: Name of the knob.
+    knob: str
+    #: The values in the order in which they were tried, and the seconds of a step with each, the
+    #: mean over the workers.
+    tried: tuple[tuple[int, float], ...]
+    #: The choice; None if the run ended before.
+    chosen: int | None
+    #: Updates or averages before the first one with it, or until the end.
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class GraphAverages:
     """What workers averaged with their neighbours, and how far apart they ended."""
 
@@ -170,6 +185,8 @@ class Summary:
     framed_bytes: int = 0
     #: Of local SGD; None in other modes.
     averages: Averages | None = None
+    #: With ``--tune``; None without.
+    tuned: Tuned | None = None
     #: Of averages among neighbours; None in other modes.
     graph_averages: GraphAverages | None = None
     #: Bytes sent to other stages and slices under model parallelism, and received from them.
@@ -211,10 +228,14 @@ class Summary:
             }
             found = values.setdefault("test_figures", {})
             values.setdefault("stopped", "")
+            values.setdefault("tuned", None)
             if not all(it is None or type(it) in (int, float) for it in {**found}.values()):
                 raise TypeError
             if values["averages"] is not None:
                 nested["averages"] = Averages(**values["averages"])
+            if values["tuned"] is not None:
+                tried = tuple(map(tuple, values["tuned"]["tried"]))
+                nested["tuned"] = Tuned(**values["tuned"] | {"tried": tried})
             if values["graph_averages"] is not None:
                 nested["graph_averages"] = GraphAverages(**values["graph_averages"])
             if values["model_cut"] is not None:

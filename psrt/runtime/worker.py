@@ -160,6 +160,8 @@ class Worker:
         #: workers reach that clock, and nothing is in flight. Returns whether the run ends there,
         #: for all of them. None costs nothing.
         self.at_boundary: Callable[[int], Awaitable[bool]] | None = None
+        #: Whether worker 0 evaluates the model at the end of an epoch.
+        self.evaluates = True
         #: Called after each step; returns whether it is the last one before the run's own end.
         self.ends: Callable[[], bool] = _never
         #: Whether the run ends there.
@@ -560,7 +562,7 @@ class Worker:
     async def _report(self, theta: Vector, *, epoch_end: bool = False, last: bool = False) -> None:
         figures: dict[str, float] = {}
         known = self.strategy.whole or self.strategy.model is not None
-        if self.number == 0 and epoch_end and known:
+        if self.number == 0 and epoch_end and known and self.evaluates:
             figures = await self.compute.figures(theta, last=last)
         self.meter.look(self.clock, self._port.theta, is_due=True)
         self.meter.report(self.epoch, self.clock, figures, epoch_end=epoch_end, last=last)

@@ -65,6 +65,7 @@ from psrt.history.check.sum_frames import Sums, check_sum_frames
 from psrt.history.check.summary import SummaryCheck, check_final
 from psrt.history.check.sums import check_sums, count_updates
 from psrt.history.check.table import Ints, Table, joined
+from psrt.history.check.tuning import check_tuning
 from psrt.history.check.updates import check_updates
 from psrt.history.check.wellformed import check_events, check_times
 from psrt.history.events import MISSED, Kind
@@ -419,6 +420,9 @@ class _Case:
         if sums is None or not findings.none:
             return
         rounds, ends = sums
+        if contract.tunes or contract.tuned:
+            trained = int((table["flag"][rounds] > 0).any(0).sum())
+            check_tuning(contract, self.header, trained, findings)
         check_shared_rates(contract, self.header, table, rounds, ends, findings)
         check_own_rates(contract, self.header, table, findings)
         self.updates = updates = count_updates(table, rounds)
@@ -511,6 +515,8 @@ class _Case:
             if not any((it["flag"][it.where(Kind.LEFT)] == MISSED).any() for it in self.shards):
                 summary.sent((self.header, self.tables[0], self.tables[1:-1]))
         self.gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
+        if contract.tunes or contract.tuned:
+            check_tuning(contract, self.header, 0, findings)
         if findings.none:
             mine, *its = map(without_frames, self.tables[:-1])
             if contract.mode.merges and self.header.numerics:

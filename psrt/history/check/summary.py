@@ -39,7 +39,7 @@ KEYS = (
     "samples_per_second", "train_loss", "test_loss", "test_accuracy", "parameters",
     "parameters_sha256", "updates", "dropped", "torn", "staleness", "skew_max", "skew", "waiting",
     "missing", "clock_spread_max", "bytes_sent", "bytes_received", "frame_bytes", "framed_bytes",
-    "averages", "graph_averages", "cut_bytes_sent", "cut_bytes_received", "model_cut",
+    "averages", "tuned", "graph_averages", "cut_bytes_sent", "cut_bytes_received", "model_cut",
     "memory", "stopped", "test_figures", "environment",
 )  # fmt: skip
 #: What a worker may wait for: the last one without servers, the others with servers.
@@ -129,6 +129,7 @@ class SummaryCheck:
         for i, worker in enumerate(contract.unreported):
             figures.same(worker, "missing", i, "worker")
         self._sums()
+        self._tuned()
         self._averages()
         self._graph_averages()
         self._model_cut()
@@ -195,6 +196,26 @@ class SummaryCheck:
         ):
             figures.same(due, "model_cut", name)
 
+    @property
+    def _chosen(self) -> int | None:
+        """The value that was tuned; None if none was."""
+        return next((value for _, value, it in self._contract.tuned if it is None), None)
+
+    def _tuned(self) -> None:
+        """Check what was tried and chosen against the header."""
+        figures, contract = self._figures, self._contract
+        if not (contract.tunes or contract.tuned):
+            figures.same(None, "tuned")
+            return
+        knob = "local_steps" if contract.mode.averages else "bucket_bytes"
+        due = {
+            "knob": "shards_per_server" if contract.shards else knob,
+            "tried": [[value, it] for _, value, it in contract.tuned if it is not None],
+            "chosen": self._chosen,
+            "since": 0 if self._chosen is None else contract.tuned[-1][0],
+        }
+        figures.equal(due, "tuned")
+
     def _averages(self) -> None:
         """Check the figures of averages, which only local SGD has."""
         figures, contract, header = self._figures, self._contract, self._header
@@ -202,8 +223,9 @@ class SummaryCheck:
             figures.same(None, "averages")
             return
         first = header.of_cell(0) if header.cells and contract.streams else header
+        chosen = 0 if header.servers else self._chosen
         for name, due in (
-            ("local_steps", contract.local_steps),
+            ("local_steps", chosen or contract.local_steps),
             ("fragments", contract.fragments),
             ("sync_delay", contract.delay),
             ("mixing", contract.mode.mixing),

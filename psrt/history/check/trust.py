@@ -121,6 +121,10 @@ ON_TRUST: Final = (
         "with sums over workers",
     ),
     Trusted(
+        SUMMARY, ("tuned.tried",), "the choice follows from these times, which no event has",
+        "with --tune",
+    ),
+    Trusted(
         SUMMARY,
         ("memory", "model_cut.memory", "cut_bytes_sent", "cut_bytes_received"),
         "bytes of arrays, also between slices of a layer, or for norms of clipped gradients",

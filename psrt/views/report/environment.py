@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psrt.core.units import plural
+from psrt.report.console import tuned_text
 from psrt.report.environment import environment_rows
 from psrt.report.simulation import Simulation
 from psrt.views.page.parts import Note, Part, Section, Table
@@ -49,6 +50,8 @@ def _rows(run: RunFolder) -> Iterator[tuple[str, str]]:
         if run.summary.shards_per_server is not None:
             why = f" ({run.summary.shards_why})" if run.summary.shards_why else ""
             yield "shards per server", f"{run.summary.shards_per_server:,}{why}"
+        if run.summary.tuned is not None:
+            yield "tuned", tuned_text(dataclasses.asdict(run.summary.tuned))
         memory = run.summary.memory
         if memory is not None and None not in dataclasses.astuple(memory):
             yield "memory of a worker", str(memory)

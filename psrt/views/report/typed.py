@@ -37,6 +37,9 @@ def _is(value: Any, hint: Any, where: str) -> bool:
         return True
     if origin is types.UnionType:
         return any(_is(value, one, where) for one in inner)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        known = isinstance(value, tuple) and len(value) == len(inner)
+        return known and all(_is(it, one, where) for it, one in zip(value, inner, strict=True))
     if origin is tuple:
         return isinstance(value, tuple) and all(_is(it, inner[0], where) for it in value)
     if origin is dict:

@@ -51,6 +51,7 @@ def a_value(name):
     given = {
         "machine_costs": "costs.json", "codec": TopK(0.1), "codec_reply": Sign(),
         "parallel": "pipeline:2", "micro_batches": 4, "stages": "1,2", "error_feedback": True,
+        "tune": True,
     }  # fmt: skip
     fallback = KNOBS[name].fallback
     return given[name] if fallback is None else fallback

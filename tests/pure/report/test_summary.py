@@ -48,7 +48,7 @@ NAMED = (
     "allreduce allreduce_why shards_per_server shards_why buckets overlap samples seconds "
     "samples_per_second train_loss test_loss test_accuracy parameters parameters_sha256 updates "
     "dropped torn staleness skew_max skew waiting missing clock_spread_max bytes_sent "
-    "bytes_received frame_bytes framed_bytes averages graph_averages cut_bytes_sent "
+    "bytes_received frame_bytes framed_bytes averages tuned graph_averages cut_bytes_sent "
     "cut_bytes_received model_cut memory stopped test_figures environment"
 )
 

@@ -75,6 +75,8 @@ def test_all_modes_and_promises_are_compared(plan):
     several = {name for name in MODES.own if not MODES[name].single}
     found = {row["knobs"]["mode"].partition(":")[0] for row in plan["rows"]}
     assert found == several
+    averages = [row for row in plan["rows"] if row["knobs"]["mode"].startswith("local-sgd")]
+    assert {bool(row["servers"]) for row in averages} == {True, False}
     for row in plan["rows"]:
         name = row["knobs"]["mode"].partition(":")[0]
         promise = {"sync": "same", "allreduce": "same", "ssp": "bounded"}.get(name, "stale")
@@ -179,7 +181,7 @@ def test_failures(tmp_path, capsys):
     ],
 )  # fmt: skip
 def test_budgets(tmp_path, capsys, budget, column):
-    flags = f"{GIVEN} --workers 2 --servers 1 --mode ssp --budget {budget}"
+    flags = f"{GIVEN} --workers 2 --link 1e-5:1e9 --servers 1 --mode ssp --budget {budget}"
     found, text, _ = planned(tmp_path, capsys, flags)
     rows = found["rows"]
     head = next(line for line in text.splitlines() if line.startswith("#"))
@@ -196,7 +198,7 @@ def test_like_a_run(tmp_path, capsys):
     """A recorded run has the model, and the times of gradients and updates."""
     run = str(tmp_path / "run")
     flags = "--timing-only --parameters 5000 --steps 12 --workers 3 --compute constant:0.01"
-    costs = "--server-apply 1e6 --batch-size 8"
+    costs = "--server-apply 1e6 --batch-size 8 --lr 0.25"
     words = f"simulate --mode ssp {flags} {costs} --record --out {run}".split()
     assert psrt(words) == 0
     like = f"--like {run} --servers 1 --mode ssp:staleness=3"
@@ -206,7 +208,7 @@ def test_like_a_run(tmp_path, capsys):
     assert math.isclose(sum(map(sum, work["gradient_s"])), 4 * 12 * 0.01, rel_tol=0.01)
     assert math.isclose(found["known"]["apply"]["sgd"], 1e6, rel_tol=0.01)
     (row,) = found["rows"]
-    assert (row["ranks"], row["workers"]) == (4, 3)
+    assert (row["ranks"], row["workers"], row["knobs"]["lr"]) == (4, 3, "0.25")
     assert math.isclose(row["step_s"], 3 * 4 * 5000 / 1e6, rel_tol=0.05)  # the server is busy
     assert one(tmp_path, capsys, f"{like} --workers 5")["ranks"] == 6
 

@@ -15,7 +15,7 @@ from psrt.collective.analysis.choose import choose, predict
 from psrt.collective.registry import ALL_REDUCES, AUTO, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.modes import Mode
-from psrt.config.names import PAIRS, PLAIN, SHARDS, SPREAD
+from psrt.config.names import BUCKET_BYTES, PAIRS, PLAIN, SHARDS, SPREAD
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
 from psrt.planning.families import CODECS
@@ -122,11 +122,12 @@ def _servers(fixed: Mapping[str, Any], places: Places) -> list[int]:
 
 def _modes(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[Mode]:
     """Return the rows with all values of the grids, except for what the user has fixed."""
-    workers, found = places.workers or places.known.site.ranks, list[Mode]()
+    workers, work = places.workers or places.known.site.ranks, places.known.workload
+    found = list[Mode]()
     for row in [base.scheme] if base.mode else [MODES[name] for name in MODES.own]:
         names = [it for it in row.knobs if it in GRIDS and it not in fixed.get("mode", ())]
-        if len(places.known.workload.parts) < 2 and "bucket_bytes" in names:
-            names.remove("bucket_bytes")  # one bucket has all
+        is_one = len(work.parts) < 2 or ITEMSIZE * work.n <= BUCKET_BYTES
+        names = [it for it in names if it != "bucket_bytes" or not is_one]
         for values in itertools.product(*(dict.fromkeys(GRIDS[it](workers)) for it in names)):
             try:
                 found.append(replace(row, **dict(zip(names, values, strict=True))))

@@ -184,7 +184,7 @@ def test_budgets(tmp_path, capsys, budget, column):
     flags = f"{GIVEN} --workers 2 --link 1e-5:1e9 --servers 1 --mode ssp --budget {budget}"
     found, text, _ = planned(tmp_path, capsys, flags)
     rows = found["rows"]
-    head = next(line for line in text.splitlines() if line.startswith("#"))
+    head = next(line for line in text.splitlines() if line.lstrip().startswith("#"))
     assert head.endswith(column or "θ")
     figures = {
         "staleness": [row["staleness_mean"] for row in rows],

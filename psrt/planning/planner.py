@@ -147,6 +147,8 @@ def _simulated(jobs: Sequence[tuple[Any, ...]]) -> Sequence[_Found]:
                 done += 1
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()  # a simulation may take long
             raise
         return [it.result() for it in futures]
 

@@ -23,7 +23,7 @@ from psrt.collective.registry import by_hosts
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO
 from psrt.core.arrays import ITEMSIZE
-from psrt.core.messages import Message, Params
+from psrt.core.messages import Message, Mix, Params
 from psrt.planning.families import CODECS, CODED, family_of
 from psrt.planning.known import DEFAULT_APPLY, Known
 from psrt.simulation import SimulationCosts
@@ -65,6 +65,10 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         return slow * float(its[rng.integers(its.size)])
 
     def receive(rank: int, message: Message, idle: bool, rng: np.random.Generator) -> float:
+        if isinstance(message, Mix):  # a neighbour's vector is added to one's own
+            return rest * ITEMSIZE * work.n / rate
+        if several:  # latency is a part of the wire's
+            return 0.0
         if isinstance(message, Params):
             return rest * details.get("reply", 0.0)
         return rest * details.get("wake_up" if idle else "turnaround", 0.0)
@@ -75,7 +79,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         bandwidth=1 / (rest * wire.beta) if several else _NO_WIRE,
         hosts=None if own_links else hosts,
         cores=[(machine, site.cores[machine]) for machine in machines],
-        receive=None if several or not role_map.servers else receive,
+        receive=receive if role_map.peers or (role_map.servers and not several) else None,
         apply=lambda shard, nbytes, rng: rest * nbytes / rate,
         worker_apply=own / slow,
         codec_speed=known.codec_speed / _codec_factor(known, config, family),

@@ -30,16 +30,15 @@ from psrt.collective.costs import LinkCosts
 from psrt.config import TrainConfig
 from psrt.core.arrays import ITEMSIZE, Vector
 from psrt.core.errors import ConfigError
-from psrt.history import History, read_history
+from psrt.history import read_history
 from psrt.job.mpi import run_over_mpi
 from psrt.job.problems import initial_parameters, supervised_problem
-from psrt.job.result import silent
+from psrt.job.result import Run, silent
 from psrt.mpi.agreement import bcast_text, gather_texts, raise_on_all
 from psrt.mpi.communicator import Communicator
 from psrt.mpi.hosts import split_hosts
 from psrt.planning.families import FAMILIES, Family
 from psrt.planning.known import Known, ShortRun, Site, Workload
-from psrt.planning.steady import speed_of
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
 from psrt.simulation.calibration import Calibration, calibrate
@@ -48,10 +47,10 @@ from psrt.simulation.calibration.times import mean
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Seconds of gradients, of each all-reduce, and of a short run.
-_GRADIENTS_S, _SUM_S, _RUN_S = 1.0, 0.5, 1.5
+#: Seconds of gradients, of each all-reduce, and of a short run; lines of metrics that it writes.
+_GRADIENTS_S, _SUM_S, _RUN_S, _LINES = 1.0, 0.5, 2.0, 20
 #: Batches that gradients are taken of, in turn; steps of a short run, at first and at most.
-_BATCHES, _FEW_STEPS, _MOST_STEPS = 16, 12, 400
+_BATCHES, _FEW_STEPS, _MOST_STEPS = 16, 16, 2000
 #: Times of a rank that are kept, and the share of a core below which something else had the rest.
 _TIMES, _CORE = 200, 0.95
 #: All-reduces that are timed at the length of the model, beside that of ``auto``.
@@ -260,64 +259,83 @@ class _Runs:
     def measured(self, known: Known, workers: int | None, say: Callable[[str], None]) -> Known:
         """Make all runs; return what is known then, at rank 0."""
         several = len(set(known.site.hosts)) > 1
-        with tempfile.TemporaryDirectory() as folder:
-            for family in FAMILIES:
-                if family.codec and not several:
-                    continue  # on one host a codec is not in effect
-                ranks = self._comm.size if workers is None else workers + family.servers
-                if ranks > self._comm.size or not family.is_possible(ranks - family.servers):
-                    continue
-                history = run_on(self._comm, range(ranks), partial(self._history, family, folder))
-                if history is not None:
-                    known = self._with(known, family, history)
-                    what = f"{family.mode.described()}{f', {family.codec}' if family.codec else ''}"
-                    say(f"{what}: {known.runs[-1].samples_per_s:,.0f} samples/s")
+        for family in FAMILIES:
+            if family.codec and not several:
+                continue  # on one host a codec is not in effect
+            ranks = self._comm.size if workers is None else workers + family.servers
+            if ranks > self._comm.size or not family.is_possible(ranks - family.servers):
+                continue
+            found = run_on(self._comm, range(ranks), partial(self._measure, family))
+            if found is not None and self._comm.rank == 0:
+                run, apply, details = found
+                known = replace(
+                    known,
+                    runs=(*known.runs, run),
+                    apply={**known.apply, **apply},
+                    details={**known.details, **details},
+                )
+                what = f"{family.mode.described()}{f', {family.codec}' if family.codec else ''}"
+                say(f"{what}: {run.samples_per_s:,.0f} samples/s")
         return known
 
-    def _history(self, family: Family, folder: str, comm: MPI.Comm) -> History | None:
-        """Run a family on its ranks, for long enough; return its history at the first."""
+    def _measure(
+        self, family: Family, comm: MPI.Comm
+    ) -> tuple[ShortRun, dict[str, float], dict[str, float]] | None:
+        """Run a family on its ranks, for long enough; return what that tells at the first."""
+        every = family.mode.local_steps
         config = replace(
-            self._config, mode=family.mode, servers=family.servers, out=folder, record=True,
-            overwrite=True, codec=family.codec, codec_reply=family.reply,
+            self._config, mode=family.mode, servers=family.servers, log_every=every,
+            codec=family.codec, codec_reply=family.reply,
         )  # fmt: skip
-        few = max(_FEW_STEPS, 3 * family.mode.local_steps)
-        steps = np.array([few])
-        history = self._run(comm, replace(config, steps=few))
-        if history is not None:
-            steps[0] = min(_MOST_STEPS, few * _RUN_S / _seconds(history))
+        few = every * max(3, -(-_FEW_STEPS // every))
+        run = self._run(comm, replace(config, steps=few))
+        steps = np.array([0 if run is None else few * _RUN_S / run.summary.seconds], np.int64)
         comm.Bcast(steps)
-        if steps[0] > 2 * few:
-            history = self._run(comm, replace(config, steps=int(steps[0])))
-        return history
-
-    def _with(self, known: Known, family: Family, history: History) -> Known:
-        """Return what is known with a run."""
-        header = history.header
-        servers = len(header.server_ranks)
-        run = ShortRun(
+        if (count := min(_MOST_STEPS, int(steps[0]))) > 2 * few:
+            lines = every * max(1, count // (_LINES * every))
+            run = self._run(comm, replace(config, steps=count, log_every=lines))
+        times: tuple[dict[str, float], dict[str, float]] = {}, {}
+        if family.name == "rounds" and not family.codec:
+            times = self._of_servers(comm, config)
+        if run is None:
+            return None
+        summary = run.summary
+        return ShortRun(
             family.name,
-            speed_of(history.workers, period=family.mode.local_steps),
-            workers=len(header.workers),
+            _speed(run),
+            workers=summary.workers,
             codec=family.codec,
-            algorithm=header.algorithm,
-            shards_per_server=len(header.servers) // servers if servers else None,
-        )
-        known = replace(known, runs=(*known.runs, run))
-        if family.name != "rounds" or family.codec:
-            return known
-        rate, details = _of_servers(calibrate(history))
-        apply = {self._config.optimizer.name: rate} if rate else {}
-        return replace(known, apply=apply, details={**known.details, **details})
+            algorithm=summary.allreduce,
+            shards_per_server=summary.shards_per_server,
+        ), *times
 
-    def _run(self, comm: MPI.Comm, config: TrainConfig) -> History | None:
-        run_over_mpi(comm, config, self._problem)
-        return read_history(str(config.out)) if comm.rank == 0 else None
+    def _of_servers(
+        self, comm: MPI.Comm, config: TrainConfig
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return what a server's work takes, by recording some rounds; at the first rank.
+
+        Recording takes time itself, so the speed of a run is not taken from a recorded one.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            out = str(Path(folder) / "run")
+            few = 4 * _FEW_STEPS
+            self._run(comm, replace(config, steps=few, log_every=None, out=out, record=True))
+            if comm.rank:
+                return {}, {}
+            rate, details = _of_servers(calibrate(read_history(out)))
+        return ({self._config.optimizer.name: rate} if rate else {}), details
+
+    def _run(self, comm: MPI.Comm, config: TrainConfig) -> Run | None:
+        return run_over_mpi(comm, config, self._problem)
 
 
-def _seconds(history: History) -> float:
-    """Return how long a run took, by the events of its first worker."""
-    times = history.workers[0]["time"]
-    return max(1e-6, float(times.max() - times.min()))
+def _speed(run: Run) -> float:
+    """Return the samples per second in the middle of a run: its first fifth warms up."""
+    lines = [it for it in run.records if not it.epoch_end]
+    first, last = lines[len(lines) // 5], lines[max(0, len(lines) - 2)]
+    if first.seconds >= last.seconds:
+        return run.summary.samples_per_second
+    return (last.samples - first.samples) / (last.seconds - first.seconds)
 
 
 def _of_servers(times: Calibration) -> tuple[float, dict[str, float]]:

@@ -25,8 +25,10 @@ from psrt.bench.fit import solve
 from psrt.bench.probes import exchange_times
 from psrt.bench.race import layout
 from psrt.bench.ranks import run_on, wait
+from psrt.collective.analysis.choose import predict
 from psrt.collective.analysis.machine import DEFAULT_COSTS, Measured
 from psrt.collective.costs import LinkCosts
+from psrt.collective.registry import ALL_REDUCES, AUTO
 from psrt.config import TrainConfig
 from psrt.core.arrays import ITEMSIZE, Vector
 from psrt.core.errors import ConfigError
@@ -47,14 +49,15 @@ from psrt.simulation.calibration.times import mean
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Seconds of gradients, of each all-reduce, and of a short run; lines of metrics that it writes.
-_GRADIENTS_S, _SUM_S, _RUN_S, _LINES = 1.0, 0.5, 2.0, 20
+#: Seconds of gradients, of each all-reduce, and of a short run; lines of metrics that it writes; and
+#: how many there are of each family, as one differs from the next by some percent.
+_GRADIENTS_S, _SUM_S, _RUN_S, _LINES, _RUNS = 1.0, 0.5, 1.2, 20, 2
 #: Batches that gradients are taken of, in turn; steps of a short run, at first and at most.
 _BATCHES, _FEW_STEPS, _MOST_STEPS = 16, 16, 2000
 #: Times of a rank that are kept, and the share of a core below which something else had the rest.
 _TIMES, _CORE = 200, 0.95
-#: All-reduces that are timed at the length of the model, beside that of ``auto``.
-_SUMS = ("ring", "halving-doubling", "tree")
+#: All-reduces that are timed at the length of the model: that of ``auto``, and the next best.
+_SUMS = 4
 #: Bytes of exchanges between hosts.
 _EXCHANGES = (64, 16 << 10, 256 << 10, 1 << 20, 4 << 20)
 #: Knobs that a short run has from the config.
@@ -78,7 +81,7 @@ def measure_job(
         comm: all ranks of the job, or with ``workers`` those and one more for a server.
         config: of the user, of which mode and servers do not matter.
         problem: the model and data; None takes the config's own.
-        workers: their number in every mode; None: all ranks that are no servers.
+        workers: their number in every mode; None: all ranks but the servers.
         say: called with each line for the user, at rank 0.
 
     Returns:
@@ -209,10 +212,17 @@ def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
         node.Free()
         hosts = tuple(map(len, there.hosts))
         buffer = communicator.empty(n)
-        usual = communicator.choice(ITEMSIZE * n).algorithm
-        for name in dict.fromkeys((usual, *_SUMS)):
+        nbytes, usual = ITEMSIZE * n, communicator.choice(ITEMSIZE * n).algorithm
+        times = {
+            name: seconds
+            for name in ALL_REDUCES
+            if name != AUTO
+            and (seconds := predict(name, hosts, nbytes, ITEMSIZE, DEFAULT_COSTS)) is not None
+        }
+        others = sorted(times, key=times.__getitem__)
+        for name in [*dict.fromkeys((usual, *others))][:_SUMS]:
             call = partial(communicator.all_reduce, buffer, "sum", name)
-            found.append((name, hosts, ITEMSIZE * n, _seconds_of(comm, call, _SUM_S)))
+            found.append((name, hosts, nbytes, _seconds_of(comm, call, _SUM_S)))
     return found
 
 
@@ -291,9 +301,12 @@ class _Runs:
         run = self._run(comm, replace(config, steps=few))
         steps = np.array([0 if run is None else few * _RUN_S / run.summary.seconds], np.int64)
         comm.Bcast(steps)
+        speeds = [] if run is None else [_speed(run)]
         if (count := min(_MOST_STEPS, int(steps[0]))) > 2 * few:
             lines = every * max(1, count // (_LINES * every))
-            run = self._run(comm, replace(config, steps=count, log_every=lines))
+            config = replace(config, steps=count, log_every=lines)
+            runs = [self._run(comm, config) for _ in range(_RUNS)]
+            speeds = [_speed(it) for it in runs if it is not None]
         times: tuple[dict[str, float], dict[str, float]] = {}, {}
         if family.name == "rounds" and not family.codec:
             times = self._of_servers(comm, config)
@@ -302,7 +315,7 @@ class _Runs:
         summary = run.summary
         return ShortRun(
             family.name,
-            _speed(run),
+            sum(speeds) / len(speeds),
             workers=summary.workers,
             codec=family.codec,
             algorithm=summary.allreduce,
@@ -339,7 +352,7 @@ def _speed(run: Run) -> float:
 
 
 def _of_servers(times: Calibration) -> tuple[float, dict[str, float]]:
-    """Return the bytes per second of updates, and the details of messages, by a run in rounds."""
+    """Return the bytes per second of updates, and the details of messages, by a synchronous run."""
     shards = times.shards
     rates = [
         ITEMSIZE * it.size * gradients / float(np.nanmean(seconds))

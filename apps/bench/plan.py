@@ -39,8 +39,8 @@ from psrt.core.errors import ConfigError
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "plan.md"
 BEGIN, END = "<!-- bench-plan -->\n", "<!-- / -->"
-#: A model whose step takes some milliseconds, and data that a run does not exhaust: evaluating it at
-#: the end of an epoch takes as long as a hundred steps.
+#: A model whose step takes some milliseconds, and data that a run does not exhaust: to evaluate it
+#: at the end of an epoch takes as long as a hundred steps.
 MODEL = (
     *("--hidden", "512,512", "--dataset", "synthetic:300000x40x10", "--batch-size", "64"),
     *("--lr", "0.01"),

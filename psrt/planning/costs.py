@@ -33,6 +33,8 @@ from psrt.transport import RoleMap
 _NO_WIRE = 1e12
 #: Ranks on hosts of their own above which messages take turns on a link, rather than share it.
 _MOST_SHARED = 16
+#: The least share of its measured time that a sum takes.
+_LEAST = 0.1
 
 
 def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> SimulationCosts:
@@ -53,6 +55,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         own = ITEMSIZE * work.n / max(1e-9, details["local_s"] - work.mean_s)
     if config.scheme.sums_gradients and config.scheme.shard is None and config.codec is None:
         own *= _updaters(config, hosts)
+    replies, shards = [0] * role_map.size, max(1, len(role_map.servers))
     lists = [np.asarray(its) for its in work.gradient_s]
     # Sharing a link costs time in proportion to the ranks that use it.
     own_links = len(set(hosts)) == role_map.size > _MOST_SHARED
@@ -70,7 +73,8 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         if several:  # latency is a part of the wire's
             return 0.0
         if isinstance(message, Params):
-            return rest * details.get("reply", 0.0)
+            replies[rank] += 1  # a worker continues at the last one
+            return 0.0 if replies[rank] % shards else rest * details.get("reply", 0.0)
         return rest * details.get("wake_up" if idle else "turnaround", 0.0)
 
     return SimulationCosts(
@@ -117,5 +121,8 @@ def _reduce(
         found = costs.node.seconds(counts[0], nbytes, costs.cores)
     if found is None:
         return None
-    seconds = factor * found
+    # What a step takes beside its sum is the same for all algorithms, and not a factor on each.
+    usual = next((it.algorithm for it in known.runs if it.algorithm and not it.codec), name)
+    beside = (factor - 1) * (costs.measured_seconds(usual, counts, nbytes) or found)
+    seconds = max(_LEAST * found, found + beside)
     return lambda rng: seconds

@@ -39,11 +39,13 @@ class Family(NamedTuple):
 CODECS = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
 #: Not a family of modes: workers that hardly ever meet show how long a local step takes.
 ALONE = "alone"
+#: Workers that meet often.
+MEANS = "means"
 #: In the order in which they are tried on ranks.
 FAMILIES = (
     Family(ALONE, LocalSGD(local_steps=64), 0),
     Family("sums", AllReduce(), 0),
-    Family("means", LocalSGD(local_steps=4), 0),
+    Family(MEANS, LocalSGD(local_steps=4), 0),
     Family("rounds", Sync(), 1),
     Family("stale", Async(), 1),
     Family("served means", LocalSGD(local_steps=4), 1),
@@ -81,7 +83,7 @@ def family_of(config: TrainConfig) -> str:
     if mode.elastic is not None:
         return "elastic"
     if mode.averages:
-        return "served means" if config.servers else "means"
+        return "served means" if config.servers else MEANS
     if not config.servers:
         return "sums"
     return "rounds" if mode.rounds else "stale"

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from psrt.config import TrainConfig, resolve
 from psrt.planning.candidates import Candidate
-from psrt.planning.families import ALONE, FAMILIES, Family
+from psrt.planning.families import ALONE, FAMILIES, MEANS, Family
 from psrt.planning.known import Known, ShortRun, Site
 from psrt.planning.prediction import simulated_speed
 
@@ -35,12 +35,26 @@ def fitted(known: Known, config: TrainConfig) -> Known:
         if (run := runs.get((family.name, family.codec))) is None:
             continue
         if family.name == ALONE:
-            step_s = known.workload.batch_size * run.workers / run.samples_per_s
-            found = {"local_s": step_s / _crowding(known.site, run.workers)}
+            other = runs.get((MEANS, None), run)
+            found = {"local_s": _local(known, run, other) / _crowding(known.site, run.workers)}
         else:
             found = _factors(known, _job(family, run, config), family, run.samples_per_s)
         known = replace(known, details={**known.details, **found})
     return known
+
+
+def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
+    """Return the seconds of a local step without the averages of a run, c.
+
+    A step takes c + a/H; two runs with other H tell both.
+    """
+    each = known.workload.batch_size * run.workers
+    seldom, often = each / run.samples_per_s, each / other.samples_per_s
+    many, few = (
+        next(it.mode.local_steps for it in FAMILIES if it.name == name) for name in (ALONE, MEANS)
+    )
+    found = (many * seldom - few * often) / (many - few)
+    return found if 0 < found < seldom else seldom
 
 
 def _crowding(site: Site, workers: int) -> float:

@@ -49,7 +49,7 @@ from psrt.simulation.calibration.times import mean
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Seconds of gradients, of each all-reduce, and of a short run; lines of metrics that it writes; and
+#: Seconds of gradients, of each all-reduce, and of a short run; lines of metrics that it writes;
 #: short runs of each family, since one differs from the next by some percent.
 _GRADIENTS_S, _SUM_S, _RUN_S, _LINES, _RUNS = 1.0, 0.5, 1.2, 20, 2
 #: Batches that gradients are taken of, in turn; steps of a short run, at first and at most.

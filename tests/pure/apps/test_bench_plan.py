@@ -40,7 +40,8 @@ def test_a_run_is_measured_after_its_start_and_before_its_end(tmp_path):
         started.append(words)
         lines = [(1, 5.0), *((k, 5.0 + 0.1 * k) for k in range(2, 20)), (20, 99.0)]
         (tmp_path / "run").mkdir()
-        text = "".join(json.dumps({"samples": 64 * k, "seconds": s}) + "\n" for k, s in lines)
+        made = ({"samples": 64 * k, "seconds": s, "epoch_end": False} for k, s in lines)
+        text = "".join(json.dumps(it) + "\n" for it in made)
         (tmp_path / "run" / "metrics.jsonl").write_text(text)
         return 0, ""
 

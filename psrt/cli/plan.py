@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from psrt.planning.candidates import Places
     from psrt.planning.known import Known, Site
     from psrt.planning.planner import Question
+    from psrt.planning.ranking import Row
 
 _DESCRIPTION = """\
 Say which mode, how many servers and which codec make steps short, before the ranks are booked: list
@@ -72,7 +73,10 @@ _REFUSED = {
     name: "it has no effect on a plan"
     for name, knob in knobs_of(TrainConfig).items()
     if (not knob.of_run or knob.real_time) and name not in _OTHERS
-} | {"parallel": "psrt plan does not split models; compare splits with psrt simulate --parallel"}
+} | {
+    "tune": "a plan says what it would find",
+    "parallel": "psrt plan does not split models; compare splits with psrt simulate --parallel",
+}
 #: Ways to give what would be measured, and ways to give the ranks: one at most.
 _SOURCES, _SIZES = ("parameters", "like", "known"), ("workers", "ranks", "hosts")
 #: Flag → the one without which it has no effect.
@@ -151,7 +155,7 @@ def main(argv: Sequence[str]) -> int:
         plan = make_plan(question, _command(question, given))
         say(plan_text(plan, question.budget, top))
         if "out" in given:
-            write_text(given["out"], toml_comment(plan.rows[0]) + to_toml(plan.rows[0].config))
+            write_text(given["out"], toml_comment(plan.rows[0]) + _toml(plan.rows[0], given))
         if "json" in given:
             write_text(given["json"], plan.to_json())
         if "html" in given:
@@ -163,6 +167,15 @@ def main(argv: Sequence[str]) -> int:
 
         try_best(plan, tries, seconds=seconds, say=say)
     return 0
+
+
+def _toml(row: Row, given: Mapping[str, Any]) -> str:
+    """Return a row's config; without model and data, which a script has of its own."""
+    text = to_toml(row.config)
+    if not given["script"]:
+        return text
+    kept = {name.replace("-", "_") for name in row.knobs}
+    return "\n".join([*(it for it in text.splitlines() if it.partition(" = ")[0] in kept), ""])
 
 
 def _check(given: Mapping[str, Any]) -> None:

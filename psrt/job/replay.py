@@ -117,6 +117,8 @@ class Replay:
         """
         if config.out is not None:
             keep_apart(config.out, "--replay", self._root)
+        if config.tune and self.header.server_ranks:
+            config = replace(config, tune=None)  # it chose the number of shards, which follows
         if self.header.algorithm_chosen and config.allreduce in (None, AUTO):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         if config.shards_per_server in (None, AUTO):

@@ -15,9 +15,10 @@ from psrt.collective.analysis.choose import choose, predict
 from psrt.collective.registry import ALL_REDUCES, AUTO, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.modes import Mode
-from psrt.config.names import BUCKET_BYTES, PAIRS, PLAIN, SHARDS, SPREAD
+from psrt.config.names import BUCKET_BYTES, PAIRS, PARAMETERS, PLAIN, SHARDS, SPREAD
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
+from psrt.job.gossip import topology_for
 from psrt.planning.families import CODECS
 from psrt.planning.known import Known, Site
 from psrt.topology.names import TOPOLOGIES
@@ -103,7 +104,8 @@ def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> l
         for more in _varied(base, fixed, mode, places.known_with(servers), servers):
             try:
                 config = replace(base, mode=mode, servers=own, **more)
-                resolve(config, ranks=ranks)
+                hosts = places.known_with(servers).site.hosts[:workers]
+                topology_for(resolve(config, ranks=ranks), hosts, edges=None)
                 found.setdefault(repr(config), Candidate(config, servers, ranks, workers))
             except ConfigError as error:
                 refusals.append(error)
@@ -129,6 +131,8 @@ def _modes(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[
         is_one = len(work.parts) < 2 or ITEMSIZE * work.n <= BUCKET_BYTES
         names = [it for it in names if it != "bucket_bytes" or not is_one]
         for values in itertools.product(*(dict.fromkeys(GRIDS[it](workers)) for it in names)):
+            if not work.is_chain and PARAMETERS in values:
+                continue
             try:
                 found.append(replace(row, **dict(zip(names, values, strict=True))))
             except ConfigError:

@@ -31,7 +31,7 @@ from psrt.transport import RoleMap
 
 #: Bytes per second of a link that no message takes: on one host they stay in memory.
 _NO_WIRE = 1e12
-#: Ranks on hosts of their own above which messages take turns on a link, rather than share it.
+#: Ranks above which each has a link of its own, on which messages take turns.
 _MOST_SHARED = 16
 #: The least share of its measured time that a sum takes.
 _LEAST = 0.1
@@ -57,10 +57,12 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         own *= _updaters(config, hosts)
     replies, shards = [0] * role_map.size, max(1, len(role_map.servers))
     lists = [np.asarray(its) for its in work.gradient_s]
-    # Sharing a link costs time in proportion to the ranks that use it.
-    own_links = len(set(hosts)) == role_map.size > _MOST_SHARED
-    machines = [site.machines[host] for host in hosts]
     several = len(set(hosts)) > 1
+    # Sharing a link costs time in proportion to the ranks that use it; of many ranks, each has its
+    # part of it where all send at a time.
+    own_links = several and role_map.size > _MOST_SHARED
+    crowd = max(Counter(hosts).values()) if own_links and not role_map.servers else 1
+    machines = [site.machines[host] for host in hosts]
     wire = site.costs.between
 
     def compute(rank: int, rng: np.random.Generator) -> float:
@@ -80,7 +82,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
     return SimulationCosts(
         compute=compute,
         latency=lambda rng: rest * wire.alpha if several else 0.0,
-        bandwidth=1 / (rest * wire.beta) if several else _NO_WIRE,
+        bandwidth=1 / (rest * crowd * wire.beta) if several else _NO_WIRE,
         hosts=None if own_links else hosts,
         cores=[(machine, site.cores[machine]) for machine in machines],
         receive=receive if role_map.peers or (role_map.servers and not several) else None,

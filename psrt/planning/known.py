@@ -37,6 +37,8 @@ class Workload:
     parts: tuple[Span, ...] = ()
     #: The matrices among the parameters.
     matrices: tuple[Matrix, ...] = ()
+    #: Whether the model has layers that ranks can gather one by one.
+    is_chain: bool = False
 
     @property
     def mean_s(self) -> float:

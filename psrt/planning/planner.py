@@ -102,8 +102,14 @@ def _pruned(question: Question, pruned: Counter[str]) -> list[_Priced]:
     for candidate in PROGRESS.each(listed, "pricing candidates", "candidate"):
         known = places.known_with(candidate.servers)
         promise = promise_of(candidate.config, several=len(set(known.site.hosts)) > 1)
-        if promise in question.promises:
+        if promise not in question.promises:
+            continue
+        try:
             priced.append(_Priced(candidate, closed_form(candidate, known), promise))
+        except ConfigError as error:  # such as a codec for more elements than it takes
+            pruned[f"impossible, such as: {error}"] += 1
+    if not priced and pruned:
+        raise ConfigError(next(iter(pruned)))
     if not priced:
         raise ConfigError(f"no candidate promises {' or '.join(question.promises)}")
     priced.sort(key=lambda it: it.closed_s)

@@ -171,7 +171,9 @@ def _workload(comm: MPI.Comm, problem: Problem, site: Site) -> tuple[Workload, s
     parts, matrices = gradient_spans(problem, n), matrices_of(problem, n)
     least = min(range(comm.size), key=cores.__getitem__)
     doubt = f"rank {least} had {cores[least]:.0%} of a core" if cores[least] < _CORE else ""
-    return Workload(n, int(max(sizes)), times, parts=parts, matrices=matrices), doubt
+    whole = all(callable(getattr(problem, it, None)) for it in ("layers", "loss"))
+    work = Workload(n, int(max(sizes)), times, parts=parts, matrices=matrices, is_chain=whole)
+    return work, doubt
 
 
 def _gradients(
@@ -345,9 +347,9 @@ class _Runs:
 def _speed(run: Run) -> float:
     """Return the samples per second in the middle of a run: its first fifth warms up."""
     lines = [it for it in run.records if not it.epoch_end]
-    first, last = lines[len(lines) // 5], lines[max(0, len(lines) - 2)]
-    if first.seconds >= last.seconds:
+    if len(lines) < 3 or lines[len(lines) // 5].seconds >= lines[-2].seconds:
         return run.summary.samples_per_second
+    first, last = lines[len(lines) // 5], lines[-2]
     return (last.samples - first.samples) / (last.seconds - first.seconds)
 
 

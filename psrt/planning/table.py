@@ -86,10 +86,14 @@ def _cells(row: Row, budget: Budget) -> list[str]:
     if budget.amount:
         more.append(time_text(found) if budget.kind == "samples" else f"{found:.3g}")
     return [
-        str(row.number), ranks, time_text(it.step_s), f"{it.samples_per_s:.4g}",
+        str(row.number), ranks, time_text(it.step_s), _number(it.samples_per_s),
         f"{100 * (it.high / it.samples_per_s - 1):.1f} %", size_text(it.sent_per_step),
         size_text(max(row.memory.values())), stale, row.promise, *more,
     ]  # fmt: skip
+
+
+def _number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def in_short(row: Row) -> str:
@@ -120,5 +124,5 @@ def _notes(plan: Plan, rows: Sequence[Row]) -> list[str]:
 def toml_comment(row: Row) -> str:
     """Return the comment above a row's config in a file."""
     it, ranks = row.prediction, plural(row.ranks, "rank")
-    rates = f"{it.samples_per_s:.4g} samples/s, {it.low:.4g} to {it.high:.4g}"
+    rates = f"{_number(it.samples_per_s)} samples/s, {_number(it.low)} to {_number(it.high)}"
     return f"# psrt plan: predicted on {ranks}: {rates}\n# {row.command}\n"

@@ -41,8 +41,7 @@ def test_a_replay_repeats_the_choice(comm, mode, shared_folder):
     knobs = KNOBS | {"mode": mode, "hidden": (256, 700), "steps": 44, "record": True}
     made = psrt.run(TrainConfig(**knobs, tune=True, out=out), comm=comm)
     is_served = mode == "sync"
-    tune = None if is_served else True
-    repeated = psrt.run(TrainConfig(**knobs, tune=tune, out=again, replay=out), comm=comm)
+    repeated = psrt.run(TrainConfig(**knobs, tune=True, out=again, replay=out), comm=comm)
     if comm.rank == 0:
         assert made.summary.tuned.chosen
         assert repeated.summary.parameters_sha256 == made.summary.parameters_sha256

@@ -225,6 +225,13 @@ def test_hosts(tmp_path, capsys):
         assert f"--hostfile {tmp_path}/hosts" in row["command"]
 
 
+def test_a_codec_that_cannot_take_a_model_is_left_out(tmp_path, capsys):
+    model = "--parameters 5000000000 --gradient-ms 1000 --workers 2 --link 5e-5:1e9"
+    found, said, _ = planned(tmp_path, capsys, f"{model} --mode sync --servers 1")
+    assert not any("codec" in row["knobs"] for row in found["rows"])
+    assert "impossible, such as: a codec for 5000000000 elements" in " ".join(said.split())
+
+
 W2 = f"{GIVEN} --workers 2"
 
 
@@ -247,6 +254,7 @@ W2 = f"{GIVEN} --workers 2"
         (f"{W2} --link 1", "link must be LATENCY_S:BYTES_PER_S"),
         (f"{W2} --budget money", "budget must be one of samples:N"),
         (f"{W2} --budget samples:nan", "budget must be one of samples:N"),
+        (f"{W2} --tune", "--tune True: a plan says what it would find"),
         (f"{W2} --promise much", "promise must be one of same, bounded, any, got 'much'"),
         (f"{W2} --replay x", "--replay x: it has no effect on a plan"),
         (f"{W2} --parallel pipeline:2", "psrt plan does not split models"),

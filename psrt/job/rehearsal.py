@@ -59,8 +59,8 @@ async def rehearsed(
         # Once more with the first one, before: caches and pages are cold.
         for value in (values[0], *values):
             mine = await run(_with_shards(setup, value))
-            told = [it for it in map(float, launcher.tell_first(repr(mine))) if it]
-            mean = json.dumps(sum(told) / len(told) if told else 0.0)
+            each = [it for it in map(float, launcher.tell_first(repr(mine))) if it]
+            mean = json.dumps(sum(each) / len(each) if each else 0.0)
             seconds.append(float(launcher.share(mean)))
             if before is not None:
                 problem.load_state(from_text(before))

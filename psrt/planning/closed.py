@@ -24,7 +24,7 @@ from psrt.core.partition import Span
 from psrt.job.roles import assign_roles
 from psrt.job.shards import ServedJob, choose_shards, most_shards, served_job, step_seconds
 from psrt.planning.candidates import Candidate
-from psrt.planning.known import DEFAULT_APPLY, Known
+from psrt.planning.known import Known
 from psrt.runtime.delays import Delays
 from psrt.runtime.job_codec import JobCodec, job_codec
 from psrt.topology.names import row_of
@@ -45,7 +45,7 @@ def closed_form(candidate: Candidate, known: Known) -> float:
         known: with a site of its ranks.
     """
     config, mode, frames = candidate.config, candidate.config.scheme, _frames_of(candidate, known)
-    apply_s = ITEMSIZE * known.workload.n / known.apply.get(config.optimizer.name, DEFAULT_APPLY)
+    apply_s = ITEMSIZE * known.workload.n / known.apply_rate(config)
     if candidate.servers:
         job, asked = priced(candidate, known), config.shards_per_server
         least = [it for it in _SHARDS if it <= most_shards(job)]
@@ -75,8 +75,7 @@ def _compute_s(candidate: Candidate, known: Known) -> float:
     mode, site, first = candidate.config.scheme, known.site, candidate.servers
     slow = steady(candidate.config.inject)
     seconds = _drawn(known.workload.gradient_s, slow, candidate.workers, first)
-    machines = Counter(site.machines[host] for host in site.hosts[first:])
-    crowd = max(1.0, *(count / site.cores[it] for it, count in machines.items()))
+    crowd = site.crowding(site.hosts[first:])
     if mode.asynchronous or (mode.is_stale and mode.lead == math.inf):
         return crowd * float(1 / (1 / seconds.mean(axis=0)).mean())
     if mode.is_stale:  # the slowest sets the pace
@@ -109,18 +108,18 @@ class _Frames(NamedTuple):
 
 
 def _frames_of(candidate: Candidate, known: Known) -> _Frames:
-    config, several = candidate.config, len(set(known.site.hosts)) > 1
-    if config.codec is None or not (several or config.codec_everywhere):
+    config = candidate.config
+    if config.codec is None or not (known.site.is_several or config.codec_everywhere):
         return _Frames()
     codec = job_codec(replace(config, codec_everywhere=True), known.workload.matrices)
     assert codec is not None, "it is in effect"
-    return _frames(codec, known.workload.n, known.codec_speed)
+    return _frames(codec, known.workload.n)
 
 
 @lru_cache(maxsize=256)
-def _frames(codec: JobCodec, n: int, speed: float) -> _Frames:
+def _frames(codec: JobCodec, n: int) -> _Frames:
     reply = 1.0 if codec.reply is None else codec.reply.share(n)
-    return _Frames(codec.share(n), reply, codec.times({}, speed))
+    return _Frames(codec.share(n), reply, codec.times({}, 1.0))
 
 
 def with_shards(candidate: Candidate, known: Known) -> Candidate:
@@ -139,8 +138,7 @@ def priced(candidate: Candidate, known: Known) -> ServedJob:
     servers, workers = ([site.hosts[rank] for rank in its] for its in ranks)
     parts = work.parts or (Span(0, work.n),)
     job = served_job(config, work.n, parts, servers, workers, costs=site.costs)
-    rate = known.apply.get(config.optimizer.name, DEFAULT_APPLY)
-    node = replace(site.costs.node, byte_s=1 / rate)
+    node = replace(site.costs.node, byte_s=1 / known.apply_rate(config))
     costs = replace(site.costs, node=node, cores=max(site.cores))
     compute_s = config.scheme.local_steps * _compute_s(candidate, known)
     frames = _frames_of(candidate, known)._asdict()
@@ -159,7 +157,7 @@ def _sum_s(candidate: Candidate, known: Known, frames: _Frames) -> float:
 
 def sum_of_hosts(candidate: Candidate, known: Known) -> float | None:
     """Return the seconds of a sum that folds inside several hosts first, which is not simulated."""
-    is_one = by_hosts(candidate.config.allreduce) and len(set(known.site.hosts)) > 1
+    is_one = by_hosts(candidate.config.allreduce) and known.site.is_several
     return _sum_s(candidate, known, _Frames()) if is_one else None
 
 

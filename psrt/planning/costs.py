@@ -25,7 +25,7 @@ from psrt.config.names import AUTO
 from psrt.core.arrays import ITEMSIZE
 from psrt.core.messages import Message, Mix, Params
 from psrt.planning.families import CODECS, CODED, family_of
-from psrt.planning.known import DEFAULT_APPLY, Known
+from psrt.planning.known import Known
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 
@@ -49,7 +49,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
     family = family_of(config)
     slow, rest = details.get(f"slow {family}", 1.0), details.get(f"rest {family}", 1.0)
     hosts = site.of(role_map.size)
-    rate = known.apply.get(config.optimizer.name, DEFAULT_APPLY)
+    rate = known.apply_rate(config)
     own = rate
     if "local_s" in details:  # a local step is a gradient and its update
         own = ITEMSIZE * work.n / max(1e-9, details["local_s"] - work.mean_s)
@@ -88,7 +88,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         receive=receive if role_map.peers or (role_map.servers and not several) else None,
         apply=lambda shard, nbytes, rng: rest * nbytes / rate,
         worker_apply=own / slow,
-        codec_speed=known.codec_speed / _codec_factor(known, config, family),
+        codec_speed=1 / _codec_factor(known, config, family),
         reduce=_reduce(known, config, [hosts[rank] for rank in role_map.workers], rest),
     )
 

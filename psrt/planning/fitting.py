@@ -8,13 +8,12 @@ as the run was; what that cannot explain scales gradients, too.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 from psrt.config import TrainConfig, resolve
 from psrt.planning.candidates import Candidate
 from psrt.planning.families import ALONE, FAMILIES, MEANS, Family
-from psrt.planning.known import Known, ShortRun, Site
+from psrt.planning.known import Known, ShortRun
 from psrt.planning.prediction import simulated_speed
 
 #: Periods between two averages that are simulated; the least and the greatest factor, and how many
@@ -30,13 +29,13 @@ def fitted(known: Known, config: TrainConfig) -> Known:
         config: of the user, of which mode and servers do not matter.
     """
     runs = {(it.family, it.codec): it for it in known.runs}
-    known = known.without_factors()
+    known, site = known.without_factors(), known.site
     for family in FAMILIES:
         if (run := runs.get((family.name, family.codec))) is None:
             continue
         if family.name == ALONE:
             other = runs.get((MEANS, None), run)
-            found = {"local_s": _local(known, run, other) / _crowding(known.site, run.workers)}
+            found = {"local_s": _local(known, run, other) / site.crowding(site.of(run.workers))}
         else:
             found = _factors(known, _job(family, run, config), family, run.samples_per_s)
         known = replace(known, details={**known.details, **found})
@@ -55,12 +54,6 @@ def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
     )
     found = (many * seldom - few * often) / (many - few)
     return found if 0 < found < seldom else seldom
-
-
-def _crowding(site: Site, workers: int) -> float:
-    """Return how many times as long workers take to compute because they share cores."""
-    there = Counter(site.machines[host] for host in site.of(workers))
-    return max(1.0, *(number / site.cores[it] for it, number in there.items()))
 
 
 def _job(family: Family, run: ShortRun, config: TrainConfig) -> Candidate:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from psrt.codec import Matrix
 from psrt.collective.analysis.machine import DEFAULT_COSTS, MachineCosts
+from psrt.config import TrainConfig
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 
@@ -65,6 +68,20 @@ class Site:
         """Their number."""
         return len(self.hosts)
 
+    @property
+    def is_several(self) -> bool:
+        """Whether there are several hosts, between which codecs are in effect."""
+        return len(set(self.hosts)) > 1
+
+    def crowding(self, hosts: Iterable[int]) -> float:
+        """Return how many times as long ranks compute because they share cores.
+
+        Args:
+            hosts: that of each rank that computes.
+        """
+        ranks = Counter(self.machines[host] for host in hosts)
+        return max(1.0, *(number / self.cores[it] for it, number in ranks.items()))
+
     def of(self, ranks: int) -> list[int]:
         """Return the host of each rank of a job; more ranks than there are begin again."""
         return [self.hosts[rank % len(self.hosts)] for rank in range(ranks)]
@@ -93,8 +110,6 @@ class Known:
     #: Bytes of gradient per second that a server, or a worker for itself, applies, by name of an
     #: optimizer; others take ``DEFAULT_APPLY``.
     apply: dict[str, float] = field(default_factory=dict)
-    #: How many times as fast codecs are as their table says.
-    codec_speed: float = 1.0
     #: Where it comes from, such as "measured on these ranks", "given", "like runs/a".
     source: str = GIVEN
     #: Why the measurements are not to be trusted; empty if nothing suggests that.
@@ -103,6 +118,10 @@ class Known:
     details: dict[str, float] = field(default_factory=dict)
     #: To which predictions are fitted.
     runs: tuple[ShortRun, ...] = ()
+
+    def apply_rate(self, config: TrainConfig) -> float:
+        """Return the bytes of gradient per second that an update takes in with its optimizer."""
+        return self.apply.get(config.optimizer.name, DEFAULT_APPLY)
 
     def without_factors(self) -> Known:
         """Return what is known before it was fitted to runs on its own ranks."""

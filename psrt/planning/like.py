@@ -56,9 +56,9 @@ def known_of(run: str, history: History, workload: dict[str, Any]) -> Known:
     return Known(
         work,
         Site(hosts, tuple(range(len(cores))), cores, costs),
-        apply=_apply(optimizer, times),
+        apply=apply_of(optimizer, times),
         source=f"like {run}",
-        details=_messages(times) if wire is None else {},
+        details=messages_of(times) if wire is None else {},
     )
 
 
@@ -71,7 +71,7 @@ def values_like(header: Header) -> dict[str, Any]:
     }
 
 
-def _apply(optimizer: str, times: Calibration) -> dict[str, float]:
+def apply_of(optimizer: str, times: Calibration) -> dict[str, float]:
     """Return the bytes of gradient per second that a server applied, if there was any."""
     updates = [(it.size * k, float(s.mean())) for it in times.shards for k, s in it.update.items()]
     seconds = sum(took for _, took in updates)
@@ -79,7 +79,7 @@ def _apply(optimizer: str, times: Calibration) -> dict[str, float]:
     return {optimizer: nbytes / seconds} if seconds else {}
 
 
-def _messages(times: Calibration) -> dict[str, float]:
+def messages_of(times: Calibration) -> dict[str, float]:
     """Return the seconds that messages in shared memory took, where there were servers."""
     found = {
         "wake_up": mean(*(it.wake_up for it in times.shards)),

@@ -206,7 +206,6 @@ def _facts(known: Known) -> Iterator[tuple[str, str]]:
         yield "a message between hosts", _link(site.costs.between.alpha, site.costs.between.beta)
     for name, rate in known.apply.items():
         yield f"an update by {name}", f"{nbytes(rate)} of gradient per second"
-    yield "codecs", f"{number(known.codec_speed, 3)} times as fast as their table says"
     for run in known.runs:
         kind = f"{run.family} with {run.codec}" if run.codec else run.family
         workers = plural(run.workers, "worker")

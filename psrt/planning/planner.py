@@ -101,7 +101,7 @@ def _pruned(question: Question, pruned: Counter[str]) -> list[_Priced]:
         listed = candidates(question.base, question.fixed, places)
     for candidate in PROGRESS.each(listed, "pricing candidates", "candidate"):
         known = places.known_with(candidate.servers)
-        promise = promise_of(candidate.config, several=len(set(known.site.hosts)) > 1)
+        promise = promise_of(candidate.config, several=known.site.is_several)
         if promise not in question.promises:
             continue
         try:

@@ -8,7 +8,6 @@ single times, and what it really took, over what was predicted, is a factor of i
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -41,10 +40,10 @@ from psrt.mpi.communicator import Communicator
 from psrt.mpi.hosts import split_hosts
 from psrt.planning.families import FAMILIES, Family
 from psrt.planning.known import Known, ShortRun, Site, Workload
+from psrt.planning.like import apply_of, messages_of
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
-from psrt.simulation.calibration import Calibration, calibrate
-from psrt.simulation.calibration.times import mean
+from psrt.simulation.calibration import calibrate
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -199,12 +198,8 @@ def _gradients(
 
 def _all_reduces(comm: MPI.Comm, n: int, ranks: int) -> tuple[Measured, ...]:
     """Time all-reduces of n elements over the first ranks; collective."""
-    found = run_on(comm, range(ranks), partial(_timed, n=n)) if ranks > 1 else ()
-    text = json.dumps(found) if comm.rank == 0 else ""
-    return tuple(
-        (name, tuple(hosts), nbytes, seconds)
-        for name, hosts, nbytes, seconds in json.loads(bcast_text(comm, text))
-    )
+    found = run_on(comm, range(ranks), partial(_timed, n=n)) if ranks > 1 else None
+    return tuple(found or ())
 
 
 def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
@@ -246,18 +241,14 @@ def _seconds_of(comm: MPI.Comm, call: Callable[[], object], budget_s: float) -> 
 
 
 def _link(comm: MPI.Comm, present: Sequence[Sequence[int]]) -> LinkCosts:
-    """Time exchanges between two hosts; collective."""
-    pair = layout(present, 2, 2)
+    """Time exchanges between two hosts, the first rank's and another; collective."""
+    pair, usual = layout(present, 2, 2), DEFAULT_COSTS.between
     assert pair is not None, "there are two hosts"
     work = partial(exchange_times, placed=pair, sizes=_EXCHANGES, rounds=5)
-    found = run_on(comm, pair.ranks, work) or {}
-    text = bcast_text(comm, " ".join(map(str, _fitted(found))) if comm.rank == 0 else "")
-    alpha, beta = map(float, text.split())
-    return LinkCosts(alpha, beta, DEFAULT_COSTS.between.gamma)
-
-
-def _fitted(found: dict[int, float]) -> tuple[float, ...]:
-    return solve([(1, m) for m in found], list(found.values())).values
+    if not (found := run_on(comm, pair.ranks, work)):
+        return usual
+    alpha, beta = solve([(1, m) for m in found], list(found.values())).values
+    return LinkCosts(alpha, beta, usual.gamma)
 
 
 class _Runs:
@@ -270,9 +261,8 @@ class _Runs:
 
     def measured(self, known: Known, workers: int | None, say: Callable[[str], None]) -> Known:
         """Make all runs; return what is known then, at rank 0."""
-        several = len(set(known.site.hosts)) > 1
         for family in FAMILIES:
-            if family.codec and not several:
+            if family.codec and not known.site.is_several:
                 continue  # on one host a codec is not in effect
             ranks = self._comm.size if workers is None else workers + family.servers
             if ranks > self._comm.size or not family.is_possible(ranks - family.servers):
@@ -337,8 +327,8 @@ class _Runs:
             self._run(comm, replace(config, steps=few, log_every=None, out=out, record=True))
             if comm.rank:
                 return {}, {}
-            rate, details = _of_servers(calibrate(read_history(out)))
-        return ({self._config.optimizer.name: rate} if rate else {}), details
+            found = calibrate(read_history(out))
+        return apply_of(self._config.optimizer.name, found), messages_of(found)
 
     def _run(self, comm: MPI.Comm, config: TrainConfig) -> Run | None:
         return run_over_mpi(comm, config, self._problem)
@@ -351,24 +341,3 @@ def _speed(run: Run) -> float:
         return run.summary.samples_per_second
     first, last = lines[len(lines) // 5], lines[-2]
     return (last.samples - first.samples) / (last.seconds - first.seconds)
-
-
-def _of_servers(times: Calibration) -> tuple[float, dict[str, float]]:
-    """Return the bytes per second of updates, and the details of messages, by a synchronous run."""
-    shards = times.shards
-    rates = [
-        ITEMSIZE * it.size * gradients / float(np.nanmean(seconds))
-        for it in shards
-        for gradients, seconds in it.update.items()
-        if np.nanmean(seconds) > 0
-    ]
-    return float(np.mean(rates)) if rates else 0.0, {
-        "wake_up": _known_mean(*(it.wake_up for it in shards)),
-        "turnaround": _known_mean(*(it.turnaround for it in shards)),
-        "reply": _known_mean(times.reply),
-    }
-
-
-def _known_mean(*groups: Any) -> float:
-    found = mean(*groups)
-    return 0.0 if np.isnan(found) else float(found)

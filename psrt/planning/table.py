@@ -49,7 +49,7 @@ def _header(plan: Plan) -> list[str]:
     known, site, count = plan.known, plan.known.site, len(plan.rows)
     gradient = time_text(known.workload.mean_s)
     lines = [f"known: {known.workload.n:,} parameters, a gradient {gradient}, {known.source}"]
-    if len(set(site.hosts)) > 1:
+    if site.is_several:
         link = site.costs.between
         rate = size_text(1 / link.beta)
         lines.append(f"links between hosts: {time_text(link.alpha)} a message, {rate}/s")

@@ -122,3 +122,10 @@ def test_what_is_known_survives_its_file():
 def test_another_file_is_refused(text):
     with pytest.raises(ConfigError, match="planning has measured"):
         Known.from_json(text)
+
+
+def test_ranks_beyond_the_cores_of_their_machine_take_longer():
+    site = known([0, 0, 0, 1, 2], machines=[0, 1, 1], cores=[2, 1]).site
+    assert site.crowding([0, 0]) == site.crowding([1]) == 1.0
+    assert site.crowding([0, 0, 0]) == 1.5
+    assert site.crowding(site.hosts) == 2.0  # hosts 1 and 2 are one machine

@@ -92,6 +92,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         apply=lambda shard, nbytes, rng: rest * nbytes / rate,
         worker_apply=own / slow,
         codecs={it.name: _in_a_job(CodecTimes.of(it.name)) for it in config.codecs.values()},
+        codec_speed=details.get(f"rest {family}", 1.0) / rest if config.codec else 1.0,
         reduce=_reduce(known, config, [hosts[rank] for rank in role_map.workers], rest),
     )
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psrt.bench.fit import solve
-from psrt.bench.probes import exchange_times
+from psrt.bench.probes import exchange_times, medians
 from psrt.bench.race import layout
 from psrt.bench.ranks import run_on, wait
 from psrt.collective.analysis.choose import predict
@@ -48,9 +48,9 @@ from psrt.simulation.calibration import calibrate
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Seconds of gradients, of each all-reduce, and of a short run; lines of metrics that it writes;
-#: short runs of each family that count, since one differs from the next by some percent.
-_GRADIENTS_S, _SUM_S, _RUN_S, _LINES, _RUNS = 1.0, 0.5, 1.2, 20, 2
+#: Seconds of gradients and of a short run; lines of metrics that it writes; turns of calls; short
+#: runs of each family that count, since one differs from the next by some percent.
+_GRADIENTS_S, _RUN_S, _LINES, _TURNS, _RUNS = 1.0, 1.2, 20, 10, 2
 #: Batches that gradients are taken of, in turn; recorded steps, and the most of a short run.
 _BATCHES, _RECORDED, _MOST_STEPS = 16, 64, 2000
 #: Times of a rank that are kept, and the share of a core below which something else had the rest.
@@ -203,7 +203,6 @@ def _all_reduces(comm: MPI.Comm, n: int, ranks: int) -> tuple[Measured, ...]:
 
 
 def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
-    found = []
     with Communicator(comm) as communicator:
         node, there = split_hosts(comm)
         node.Free()
@@ -217,34 +216,19 @@ def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
             and (seconds := predict(name, hosts, nbytes, ITEMSIZE, DEFAULT_COSTS)) is not None
         }
         others = sorted(times, key=times.__getitem__)
-        for name in [*dict.fromkeys((usual, *others))][:_SUMS]:
-            call = partial(communicator.all_reduce, buffer, "sum", name)
-            found.append((name, hosts, nbytes, _seconds_of(comm, call, _SUM_S)))
-    return found
-
-
-def _seconds_of(comm: MPI.Comm, call: Callable[[], object], budget_s: float) -> float:
-    """Return the median seconds of a collective call, of the slowest rank; collective."""
-    times: list[float] = []
-    left = np.array([budget_s])
-    while True:
-        wait(comm.Ibarrier())
-        start = time.perf_counter()
-        call()
-        took = np.array([time.perf_counter() - start])
-        longest = np.empty(comm.size)
-        comm.Allgather(took, longest)
-        times.append(float(longest.max()))
-        left -= longest.max()
-        if (len(times) > 3 and left[0] < 0) or len(times) > 100:
-            return float(np.median(times[1:]))
+        calls = {
+            name: partial(communicator.all_reduce, buffer, "sum", name)
+            for name in [*dict.fromkeys((usual, *others))][:_SUMS]
+        }
+        found = medians(comm, calls, _TURNS)
+        return [(name, hosts, nbytes, seconds) for name, seconds in found.items()]
 
 
 def _link(comm: MPI.Comm, present: Sequence[Sequence[int]]) -> LinkCosts:
     """Time exchanges between two hosts, the first rank's and another; collective."""
     pair, usual = layout(present, 2, 2), DEFAULT_COSTS.between
     assert pair is not None, "there are two hosts"
-    work = partial(exchange_times, placed=pair, sizes=_EXCHANGES, rounds=5)
+    work = partial(exchange_times, placed=pair, sizes=_EXCHANGES, rounds=_TURNS)
     if not (found := run_on(comm, pair.ranks, work)):
         return usual
     alpha, beta = solve([(1, m) for m in found], list(found.values())).values

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 #: Seconds of gradients and of a short run; lines of metrics that it writes; turns of calls; short
 #: runs of each family that count, since one differs from the next by some percent.
-_GRADIENTS_S, _RUN_S, _LINES, _TURNS, _RUNS = 1.0, 1.2, 20, 10, 2
+_GRADIENTS_S, _RUN_S, _LINES, _TURNS, _RUNS = 1.0, 0.8, 12, 10, 3
 #: Batches that gradients are taken of, in turn; recorded steps, and the most of a short run.
 _BATCHES, _RECORDED, _MOST_STEPS = 16, 64, 2000
 #: Times of a rank that are kept, and the share of a core below which something else had the rest.

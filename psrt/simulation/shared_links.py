@@ -14,6 +14,7 @@ a recorded run, not thousands.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from typing import Any
 
@@ -141,12 +142,14 @@ class SharedLinks:
         if plan != self._plan:
             return
         self._advance()
+        # What is sent between this moment and the next one that time can tell from it.
+        instant = 2 * math.ulp(self._queue.time)
         same: list[_Connection] = []
         next_ones: list[_Connection] = []
         for connection in self._busy:
             messages = connection.messages
             count = len(messages)
-            while messages and connection.left <= _ROUNDING:
+            while messages and connection.left <= max(_ROUNDING, instant * connection.rate):
                 self._deliver(*messages.popleft())
                 connection.left += messages[0][1] if messages else 0.0
             if messages:

@@ -185,3 +185,9 @@ def test_a_job_that_dies_goes_on(capsys, tmp_path):
     assert capsys.readouterr().err == f"psrt: error: {line}\n"
     assert psrt(["simulate", *job.split(), "--restarts", "2"]) == 2
     assert "--restarts 2 needs a run that can resume" in capsys.readouterr().err
+
+
+def test_the_last_bytes_on_a_link_arrive_however_fast_it_is(capsys):
+    """Where they take less time than a clock of many seconds can tell."""
+    job = "--mode gossip --hosts 1,1,1,1 --compute constant:1000 --link 1e-6:1e18"
+    assert psrt(["simulate", *job.split(), *SMALL.split()]) == 0

@@ -53,17 +53,14 @@ class Averages:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The values of a knob that were tried, with ``--tune``, and the choice."""
+    """What was tried before the run, with ``--tune``, and the choice."""
 
     #: Name of the knob.
     knob: str
-    #: The values in the order in which they were tried, and the seconds of a step with each, the
-    #: mean over the workers.
-    tried: tuple[tuple[int, float], ...]
-    #: The choice; None if the run ended before.
-    chosen: int | None
-    #: Updates or averages before the first one with it, or until the end.
-    since: int
+    chosen: int
+    #: The values, and the mean of the workers' seconds of a step with each; None: not tried, but
+    #: the largest that was allowed.
+    tried: tuple[tuple[int, float | None], ...]
 
 
 @dataclass(frozen=True, slots=True)

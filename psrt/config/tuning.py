@@ -54,7 +54,6 @@ def check_tuning(config: TrainConfig) -> None:
     sums_whole = config.clip_norm is not None or mode.overlap is False
     for is_so, why in (
         (config.parallel is not None, f"--parallel {config.parallel}, whose parts differ"),
-        (config.survive, "--survive, which has no replacement for who dies before the run"),
         (mode.fragments > 1, f"--mode {mode}, whose fragments are of a given size"),
         (
             not is_served and (mode.streams or mode.post_local_epoch > 0),

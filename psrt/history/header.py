@@ -20,6 +20,9 @@ from psrt.rows.row import Rows
 FORMAT = 14
 #: The largest number that a check computes with: a float64 represents all whole numbers up to it.
 MOST = 2**53
+#: A value of a knob, and the mean of the workers' seconds of a step with it; None: it was not
+#: tried, but the largest that was allowed.
+Tried = tuple[int, float | None]
 #: The fields in which a cell of a split model differs from the whole job.
 OF_CELL = (
     *("n", "workers", "servers", "spans", "initial_sha256", "files", "matrices", "layers"),
@@ -102,10 +105,8 @@ class Header:
     left_out: tuple[tuple[int, tuple[int, ...]], ...] = ()
     #: By worker, the clock at which it left, if the run was stopped early; else empty.
     stopped: tuple[int, ...] = ()
-    #: With ``--tune``, the values of the knob that were tried before the run, and the mean of the
-    #: workers' seconds of a step with each, None for one that was only allowed. The config has the
-    #: choice.
-    tuned: tuple[tuple[int, float | None], ...] = ()
+    #: With ``--tune``, what was tried before the run; the config has the choice.
+    tuned: tuple[Tried, ...] = ()
     #: With a split model: by cell, slices changing fastest, its own values of ``OF_CELL``; see
     #: ``of_cell``. Empty if each worker has the whole model.
     cells: tuple[dict[str, Any], ...] = ()

@@ -15,7 +15,7 @@ from psrt.core.arrays import Vector
 from psrt.core.version import __version__
 from psrt.data import Deal
 from psrt.history import Header
-from psrt.history.header import OF_CELL
+from psrt.history.header import OF_CELL, Tried
 from psrt.job.cells import Cell
 from psrt.report import parameters_sha256
 from psrt.runtime.own_loop import OwnLoop
@@ -79,7 +79,7 @@ def history_header(
     disturbed: bool = False,
     crashes: tuple[int, ...] = (),
     cells: tuple[dict[str, Any], ...] = (),
-    tuned: tuple[tuple[int, float | None], ...] = (),
+    tuned: tuple[Tried, ...] = (),
 ) -> Header:
     """Return the header of a run's history.
 

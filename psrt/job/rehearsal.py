@@ -19,6 +19,7 @@ from psrt.checkpoint import from_text, to_text
 from psrt.config.tuning import PERIOD, tuned_knob, with_tuned
 from psrt.core.errors import ConfigError
 from psrt.core.progress import PROGRESS
+from psrt.history.header import Tried
 from psrt.job.launcher import Launcher
 from psrt.job.plan import layout_of
 from psrt.job.setup import Setup
@@ -32,15 +33,15 @@ _ROUNDS: Final = 8
 
 
 async def rehearsed(
-    launcher: Launcher, setup: Setup, run: Callable[[Setup], Awaitable[float]]
+    launcher: Launcher, setup: Setup, run: Callable[[Setup], Awaitable[list[float]]]
 ) -> Setup:
     """Return a job with the value with which its steps were shortest; collective.
 
     Args:
         launcher: of this process.
         setup: of the job, with the candidates in its plan.
-        run: runs all roles of such a job to their end; returns the seconds of a step of a worker
-            of this process, 0 at one without.
+        run: runs all roles of such a job to their end; returns the seconds of a step of each
+            worker of this process.
 
     Raises:
         ConfigError: on every rank, if this job cannot be rehearsed.
@@ -54,29 +55,30 @@ async def rehearsed(
                 "--tune is not possible in a loop of your own, which psrt cannot rehearse; give "
                 f"{dashed(knob)}"
             )
-        if launcher.disturbed:
-            raise ConfigError("--tune is not possible with faults, which would strike before")
     state = getattr(problem, "state", None)
     before = to_text(state()) if callable(state) else None
-    took = dict.fromkeys(values, math.inf)
+    launcher.rehearses, took = True, dict.fromkeys(values, math.inf)
     with PROGRESS.doing("tuning"):
         # All twice, the shorter one counts: caches are cold at first, and others use the machine.
         for value in (*values, *values):
             one = _with(setup, value)
             steps = _ROUNDS * one.config.scheme.local_steps
-            mine = await run(replace(one, config=replace(one.config, steps=steps, epochs=None)))
-            each = [it for it in map(float, launcher.tell_first(repr(mine))) if it]
+            short = replace(one.config, steps=steps, epochs=None, survive=None)
+            mine = await run(replace(one, config=short))
+            came = map(json.loads, launcher.tell_first(json.dumps(mine)))
+            each = [seconds for its in came for seconds in its]
             took[value] = min(took[value], sum(each) / max(len(each), 1))
             if before is not None:
                 problem.load_state(from_text(before))
-    seconds = json.loads(launcher.share(json.dumps([*took.values()])))
-    tuned: list[tuple[int, float | None]] = [*zip(values, seconds, strict=True)]
+    launcher.rehearses = False
+    times = json.loads(launcher.share(json.dumps([*took.values()])))
+    tuned: list[Tried] = [*zip(values, times, strict=True)]
     if knob == PERIOD:
-        best = fewest_averages(values, seconds, most=mode.local_steps)
+        best = fewest_averages(values, times, most=mode.local_steps)
         if mode.local_steps not in values:
             tuned.append((mode.local_steps, None))
     else:
-        best = fastest(values, seconds)
+        best = fastest(values, times)
     return replace(_with(setup, best), tuned=tuple(tuned))
 
 

@@ -18,6 +18,7 @@ from psrt.core.errors import DivergedError, OutputError, ProtocolError
 from psrt.core.sharding import Memory
 from psrt.core.stats import Stats
 from psrt.faults import Member
+from psrt.history.header import Tried
 from psrt.job.shards import ShardChoice
 from psrt.report import (
     Averages,
@@ -69,7 +70,7 @@ def say_shards(shards: ShardChoice | None, say: Say) -> None:
         say(f"shards: {shards.shards} per server, {why}")
 
 
-def say_tuned(config: TrainConfig, tried: Sequence[tuple[int, float | None]], say: Say) -> None:
+def say_tuned(config: TrainConfig, tried: Sequence[Tried], say: Say) -> None:
     """Print what ``--tune`` has chosen, and of what, if anything."""
     if (found := _tuned(config, tried)) is not None:
         say(f"tuned: {tuned_text(asdict(found))}")
@@ -125,7 +126,7 @@ def summarize(
     library: str,
     died: int = 0,
     missing: Mapping[int, Member] = MappingProxyType({}),
-    tuned: Sequence[tuple[int, float | None]] = (),
+    tuned: Sequence[Tried] = (),
 ) -> Summary:
     """Return the summary of a run.
 
@@ -221,7 +222,7 @@ def summarize(
     )
 
 
-def _tuned(config: TrainConfig, tried: Sequence[tuple[int, float | None]]) -> Tuned | None:
+def _tuned(config: TrainConfig, tried: Sequence[Tried]) -> Tuned | None:
     """Return what was tried and chosen; None without ``--tune``."""
     if not tried:
         return None

@@ -23,6 +23,7 @@ from psrt.core.errors import CheckpointError, ConfigError
 from psrt.core.partition import Span
 from psrt.core.units import numbered
 from psrt.history.differences import knob_differences
+from psrt.history.header import Tried
 from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of
 
@@ -174,7 +175,7 @@ class Resumption(NamedTuple):
         return {name: it for name, it in more.items() if knobs.get(name, it) in (None, AUTO)}
 
     @property
-    def tuned(self) -> tuple[tuple[int, float | None], ...]:
+    def tuned(self) -> tuple[Tried, ...]:
         """What was tried when the run was new, see ``Header``.
 
         Raises:

@@ -124,24 +124,20 @@ async def job(
     """
     setup = set_up(launcher, config, problem)
     if setup.plan.tries:
-        apart = launcher.apart()
-        setup = await rehearsed(apart, setup, lambda it: _Session(apart, it).rehearse())
-    return await _Session(launcher, setup, say or silent, log, hooks).run()
+        setup = await rehearsed(
+            launcher, setup, lambda it: _Session(launcher, it, silent, None, Hooks()).rehearse()
+        )
+    return await _Session(launcher, setup, say or silent, log, hooks or Hooks()).run()
 
 
 class _Session:
     """One process's part in a job."""
 
     def __init__(
-        self,
-        launcher: Launcher,
-        setup: Setup,
-        say: Say = silent,
-        log: EventLog | None = None,
-        hooks: Hooks | None = None,
+        self, launcher: Launcher, setup: Setup, say: Say, log: EventLog | None, hooks: Hooks
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
-        self._hooks = hooks or Hooks()
+        self._hooks = hooks
         #: Whether they see what is evaluated; and what ends this process's workers when they ask.
         self._watches = False
         self._stops: Stops | None = None
@@ -156,17 +152,16 @@ class _Session:
         self._is_whole = True
         self._environment = environment(launcher.library) if launcher.first else {}
 
-    async def rehearse(self) -> float:
-        """Run every role to its end, and keep nothing; return the seconds of a worker's step."""
+    async def rehearse(self) -> list[float]:
+        """Run every role to its end, and keep nothing; return the seconds of each worker's step."""
         launcher = self._launcher
-        roles = self._roles(self._ports(), lambda rank: None)
+        roles = self._roles(self._ports(), None)
         workers = [it for it in roles.values() if isinstance(it, Worker)]
         for worker in workers:
             worker.evaluates = False
         await launcher.run(roles, lambda: True)
         launcher.close()
-        took = [it.seconds / it.clock for it in workers if it.clock]
-        return sum(took) / len(took) if took else 0.0
+        return [it.seconds / it.clock for it in workers if it.clock]
 
     async def run(self) -> Run | None:
         """Record, run, conclude."""
@@ -194,9 +189,7 @@ class _Session:
         """Run every role to its end, and conclude."""
         launcher, setup = self._launcher, self._setup
         with recording:
-            roles = self._roles(
-                ports, lambda rank: recording.log_of(rank) or self._log or recording.ring
-            )
+            roles = self._roles(ports, recording)
             plan = _plan(roles)
             if self._setup.config.scheme.has_teams:
                 plan = self._plan_of_teams(plan)
@@ -316,7 +309,7 @@ class _Session:
         found = next(filter(None, self._launcher.tell_first(mine)), None)
         return plan if found is None else ReducePlan(*json.loads(found))
 
-    def _roles(self, ports: Mapping[int, Port], log_of: Callable[[int], EventLog | None]) -> Roles:
+    def _roles(self, ports: Mapping[int, Port], recording: Recording | None) -> Roles:
         """Broadcast the initial parameters and build the roles of this process."""
         launcher, setup = self._launcher, self._setup
         config = setup.config
@@ -345,7 +338,9 @@ class _Session:
                 config = replace(setup.config, allreduce=algorithm)
             initial = launcher.spread(port, setup.initial, setup.cut)
             shards = role_map.shards_of(port.rank)
-            log = log_of(rank)
+            log = self._log
+            if recording is not None:
+                log = recording.log_of(rank) or log or recording.ring
             if not shards:
                 if role_map.held_theta is None:
                     np.copyto(port.theta, initial)

@@ -16,6 +16,7 @@ from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
 from psrt.core.files import keep_apart
 from psrt.data import Deal
+from psrt.history.header import Tried
 from psrt.job.cells import in_order
 from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher
@@ -70,7 +71,7 @@ class Setup:
     folder: OutputFolder | None
     #: What was tried of a knob before the run, or the one that it repeats or resumes, as in its
     #: ``Header``; at the first process.
-    tuned: tuple[tuple[int, float | None], ...] = ()
+    tuned: tuple[Tried, ...] = ()
     #: The codec of pushes or sums; None if numbers are sent uncompressed.
     codec: JobCodec | None = field(init=False)
     #: The codec of each part of a split model that is sent by itself; empty otherwise.

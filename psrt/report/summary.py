@@ -14,6 +14,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.sharding import Memory
 from psrt.core.stats import Stats
 from psrt.history.folds.figures import Counts, Staleness, Waiting
+from psrt.history.header import Tried
 from psrt.report.strict_json import dumps
 
 
@@ -58,9 +59,7 @@ class Tuned:
     #: Name of the knob.
     knob: str
     chosen: int
-    #: The values, and the mean of the workers' seconds of a step with each; None: not tried, but
-    #: the largest that was allowed.
-    tried: tuple[tuple[int, float | None], ...]
+    tried: tuple[Tried, ...]
 
 
 @dataclass(frozen=True, slots=True)

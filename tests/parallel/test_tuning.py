@@ -29,6 +29,7 @@ KNOBS = {
         ("allreduce", {"allreduce": "node", "check_every": 1, "hidden": (1024, 700)}),
         ("allreduce:shard=optimizer", {"allreduce": "ring"}),
         ("sync", {}),
+        ("local-sgd:local-steps=2,learner-ranks=host", {"servers": 1}),
     ],
 )
 def test_the_run_is_that_of_the_choice_given_and_a_replay_repeats_it(
@@ -41,7 +42,7 @@ def test_the_run_is_that_of_the_choice_given_and_a_replay_repeats_it(
     repeated = psrt.run(repeats, comm=comm)
     tuned = comm.bcast(made and made.summary.tuned)
     given = {tuned.knob: tuned.chosen}
-    if mode != "sync":
+    if tuned.knob != "shards_per_server":
         given = {"mode": replace(MODES.accept(mode), **given)}
     plain = psrt.run(TrainConfig(**knobs | given), comm=comm)
     if comm.rank == 0:

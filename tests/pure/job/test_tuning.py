@@ -187,7 +187,6 @@ NOT_POSSIBLE = {
     "have times of their own": {"mode": "local-sgd:sync-delay=1"},
     "averages have times": {"mode": "local-sgd:post-local-epoch=1"},
     "whose fragments": {"mode": "local-sgd:fragments=2", "servers": 1},
-    "--survive": {"mode": "sync", "survive": True},
     "has no effect with --mode gossip": {"mode": "gossip"},
 }
 
@@ -198,8 +197,3 @@ def test_where_nothing_can_be_tuned_it_is_an_error(text, knobs):
         TrainConfig(**knobs, tune=True)
     assert text in str(caught.value)
     assert "tune" in str(caught.value)
-
-
-def test_a_fault_is_not_rehearsed():
-    with pytest.raises(ConfigError, match="faults, which would strike"):
-        simulate(TrainConfig(**JOBS["async"], tune=True), workers=2, crashes=[(1, 9.0)])

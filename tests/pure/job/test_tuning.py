@@ -47,7 +47,8 @@ RESUMED = ("allreduce", "local-sgd", "sync")
 
 def run(name, out=None, seed=0, **more):
     knobs = JOBS[name] | {"tune": True, "out": out and str(out), "record": out is not None} | more
-    return simulate(TrainConfig(**knobs), workers=4, seed=seed)
+    far = SimulationCosts(latency=lambda *_: 1e-3) if name == "local-sgd" else None
+    return simulate(TrainConfig(**knobs), workers=4, seed=seed, costs=far)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,7 @@ def test_it_is_the_run_that_has_the_choice_given(recorded, name):
     if not made.summary.servers:
         usual = getattr(mode.settled(clips=False, contraction=None), knob)
         assert chosen <= usual  # no more local steps than given
+        assert name != "local-sgd" or chosen > 4
 
 
 @pytest.mark.parametrize("name", RESUMED)
@@ -157,7 +159,8 @@ def test_a_rehearsal_gives_a_problem_its_state_back():
 FORGED = {
     "allreduce": [
         {"tuned": {0: (1 << 20, 1e-9)}}, {"tuned": {1: (1 << 20, 0.1)}}, {"mode": "allreduce"},
-        {"mode": "allreduce:bucket-bytes=7"}, {"tuned": {0: (1 << 20, None)}},
+        {"mode": "allreduce:bucket-bytes=7"}, {"mode": "allreduce:bucket-bytes=1048576"},
+        {"tuned": {0: (1 << 20, None)}},
     ],
     "local-sgd": [
         {"mode": "local-sgd:local-steps=31"}, {"tuned": {0: (2, 0.1)}}, {"tuned": {1: (4, 1e9)}},
@@ -197,3 +200,12 @@ def test_where_nothing_can_be_tuned_it_is_an_error(text, knobs):
         TrainConfig(**knobs, tune=True)
     assert text in str(caught.value)
     assert "tune" in str(caught.value)
+
+
+def test_faults_strike_the_run_and_not_its_rehearsals():
+    knobs, faults = JOBS["async"] | {"tune": True}, {"workers": 3, "crashes": [(1, 0.004)]}
+    made = simulate(TrainConfig(**knobs), **faults)
+    assert [*made.world.crashed.values()] == [0.004]
+    given = {"tune": None, "shards_per_server": made.summary.tuned.chosen}
+    plain = simulate(TrainConfig(**knobs | given), **faults)
+    np.testing.assert_array_equal(made.theta, plain.theta)

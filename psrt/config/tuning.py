@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from psrt.config.modes import MODES, Mode
 from psrt.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from psrt.config.modes import Mode
     from psrt.config.train import TrainConfig
 
 SHARDS: Final = "shards_per_server"
@@ -26,7 +26,6 @@ def tuned_knob(mode: Mode, servers: int | None) -> str:
 def with_tuned(mode: Mode, servers: int | None, value: Any) -> dict[str, Any]:
     """Return the knobs of a run whose knob to tune has that value.
 
-    >>> from psrt.config.modes import MODES
     >>> with_tuned(MODES["sync"], None, 4)
     {'tune': None, 'shards_per_server': 4}
     >>> str(with_tuned(MODES["local-sgd"], None, 5)["mode"])
@@ -38,9 +37,18 @@ def with_tuned(mode: Mode, servers: int | None, value: Any) -> dict[str, Any]:
     return {"tune": None, "mode": replace(mode, **{name: value})}
 
 
-def tuned_like(mode: Mode, servers: int | None, other: Mode, shards: Any) -> dict[str, Any]:
-    """Return the knobs of a run that has what another one of its kind, with that mode, found."""
-    name = tuned_knob(mode, servers)
+def tuned_like(
+    asked: Mode | str | None, servers: int | None, other: Mode, shards: Any
+) -> dict[str, Any]:
+    """Return the knobs of a run that has what another one found, with that mode and shards.
+
+    Args:
+        asked: its mode; None: that of the other one.
+        servers: of both.
+        other: the mode of the other one.
+        shards: of each server there.
+    """
+    mode, name = MODES.accept(asked or other), tuned_knob(other, servers)
     return with_tuned(mode, servers, shards if name == SHARDS else getattr(other, name))
 
 

@@ -118,10 +118,10 @@ class Replay:
         """
         if config.out is not None:
             keep_apart(config.out, "--replay", self._root)
-        if config.tune:
-            header = self.header
+        header = self.header
+        if config.tune and header.tuned:
             shards, servers = header.knob("shards_per_server"), len(header.server_ranks)
-            config = replace(config, **tuned_like(config.scheme, servers, header.mode, shards))
+            config = replace(config, **tuned_like(config.mode, servers, header.mode, shards))
         if self.header.algorithm_chosen and config.allreduce in (None, AUTO):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         if config.shards_per_server in (None, AUTO):

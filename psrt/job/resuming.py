@@ -260,8 +260,8 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         return TrainConfig(**given, resume=AUTO)
     it = _there(it, where)
     then = from_toml(it.manifest.config, source=f"{where}").plain()
-    if given.get("tune"):  # it was, before the run
-        given |= _as_found(MODES.accept(given.get("mode") or then["mode"]), it)
+    if given.get("tune") and it.tuned:  # it was, before the run
+        given |= _as_found(given.get("mode"), it)
     if given.get("parallel") is not None and then["parallel"] is not None:
         # The number of copies may be left to the ranks.
         axes = axes_of(given["parallel"])
@@ -331,8 +331,8 @@ def pinned(config: TrainConfig) -> TrainConfig:
         return replace(config, resume=None, overwrite=config.overwrite or not is_left)
     it = _there(it, where)
     chosen: dict[str, Any] = it.chosen(config.plain())
-    if config.tune:
-        config = replace(config, **_as_found(config.scheme, it))
+    if config.tune and it.tuned:
+        config = replace(config, **_as_found(config.mode, it))
     if chosen:
         chosen["machine_costs"] = None  # the choices were made by them
     if config.mode is not None:
@@ -344,7 +344,7 @@ def pinned(config: TrainConfig) -> TrainConfig:
     return replace(config, **chosen, resume=str(it.path))
 
 
-def _as_found(mode: Mode, it: Resumption) -> dict[str, Any]:
+def _as_found(mode: Mode | str | None, it: Resumption) -> dict[str, Any]:
     """Return the knobs of a run that tuned when it was new."""
     then = from_toml(it.manifest.config, source=str(it.path))
     return tuned_like(mode, it.manifest.servers, then.scheme, then.shards_per_server)

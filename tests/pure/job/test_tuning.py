@@ -100,10 +100,12 @@ def test_it_resumes_with_what_was_found(recorded, name, tmp_path):
     out, made = recorded[name]
     shutil.copytree(out, tmp_path / "run")
     cut = min((tmp_path / "run" / "checkpoints").iterdir())
-    knobs = {"mode": JOBS[name]["mode"], "tune": True, "record": True, "out": str(tmp_path / "run")}
+    knobs = JOBS[name] | {"tune": True, "record": True, "out": str(tmp_path / "run")}
+    if name == "sync":
+        del knobs["mode"]  # which is the default
     for config in (
         resumed_config(str(cut), **knobs),
-        TrainConfig(**JOBS[name] | knobs, resume=str(cut)),
+        TrainConfig(**knobs, resume=str(cut)),
     ):
         again = simulate(config, workers=4)
         assert again.summary.tuned == made.summary.tuned
@@ -118,6 +120,19 @@ def test_what_was_tuned_in_a_checkpoint_must_make_sense(recorded):
     found.manifest.more["tuned"] = text
     with pytest.raises(ConfigError, match="nonsense"):
         found.tuned  # noqa: B018
+
+
+def test_a_run_that_was_not_tuned_is_not_when_it_goes_on(tmp_path):
+    knobs = JOBS["local-sgd"] | {"record": True}
+    saves = {"checkpoint_every": 4, "out": str(tmp_path / "run")}
+    simulate(TrainConfig(**knobs, **saves), workers=4)
+    again = knobs | {"tune": True, "out": str(tmp_path / "again")}
+    for name in ("replay", "resume"):
+        config = TrainConfig(**again, **{name: str(tmp_path / "run")})
+        with pytest.raises(ConfigError, match="tune"):
+            simulate(config, workers=4)
+    with pytest.raises(ConfigError, match="tune"):
+        resumed_config(str(tmp_path / "run"), tune=True)
 
 
 @each("slow", [1, 4])

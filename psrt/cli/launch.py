@@ -23,7 +23,7 @@ from psrt.cli.printing import refuse, say
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.config.names import AUTO
-from psrt.config.overriding import LENGTHS, to_text
+from psrt.config.overriding import to_text
 from psrt.config.resolve import mode_of, resolve, servers_of
 from psrt.core.errors import ConfigError
 from psrt.core.vendors import has_room, settings
@@ -253,8 +253,7 @@ def _with_knobs(given: argparse.Namespace, rest: list[str]) -> list[str]:
     except ConfigError as error:
         raise ConfigError(f"--knobs: {error}") from None
     if rest[0] == "train" or rest[:3] == ["-m", "psrt", "train"]:
-        kept = _without_length(rest) if any(it in values for it in LENGTHS) else rest
-        return [*kept, *words]
+        return [*rest, *words]
     if rest[0] in _ON_RANKS or rest[:2] == ["-m", "psrt"]:
         raise ConfigError(f"--knobs has no effect with {shlex.join(rest[:3])}, only with train")
     others = sorted({*vars(asked)} - {*knobs_of(TrainConfig), "config"})
@@ -262,18 +261,6 @@ def _with_knobs(given: argparse.Namespace, rest: list[str]) -> list[str]:
         raise ConfigError(f"--knobs: --{dashed(others[0])} has no effect with a script")
     given.env.append(f"{KNOBS}={to_text(values)}")
     return rest
-
-
-def _without_length(words: Sequence[str]) -> list[str]:
-    """Return words without the flags that set the length of a run."""
-    left, kept = iter(words), []
-    for word in left:
-        flag, equals, _ = word.partition("=")
-        if flag not in [f"--{it}" for it in LENGTHS]:
-            kept.append(word)
-        elif not equals:
-            next(left, None)
-    return kept
 
 
 def _shell_words(flag: str, text: str) -> list[str]:

@@ -19,6 +19,7 @@ from psrt.config.names import (
     SHARDING_NAMES,
     by_hosts,
 )
+from psrt.config.tuning import check_tuning
 from psrt.core.errors import ConfigError
 from psrt.core.units import plural
 from psrt.pipeline.registry import ScheduleName, schedule_of
@@ -74,7 +75,8 @@ def check(config: TrainConfig) -> None:
         _check_servers(config, config.scheme)
         _check_overlap(config, config.scheme)
         _check_shard(config, config.scheme)
-        _check_tuning(config, config.scheme)
+        if config.tune:
+            check_tuning(config)
 
 
 def first_miss(
@@ -287,42 +289,6 @@ def _check_overlap(config: TrainConfig, mode: Mode) -> None:
             f"--mode {mode}: bucket-bytes has no effect with --clip-norm, which sums the gradient "
             "as a whole"
         )
-
-
-def _check_tuning(config: TrainConfig, mode: Mode) -> None:
-    """Check that there is something to tune, and that its promise allows it."""
-    if not config.tune:
-        return
-    why, is_served = "", bool(config.servers) or mode.needs_servers
-    if config.parallel is not None:
-        why = f"--parallel {config.parallel}, whose parts would choose apart"
-    elif is_served and mode.has_teams:
-        why = f"--mode {mode}, whose learners have several ranks"
-    elif is_served and config.survive:
-        why = "--survive and servers"
-    elif not is_served and (mode.streams or mode.post_local_epoch):
-        why = f"--mode {mode}, whose averages have times of their own"
-    elif mode.sums_gradients and mode.shard is not None:
-        why = f"--mode {mode}: other buckets would have other owners"
-    elif mode.sums_gradients and (config.codec or config.optimizer.codec):
-        why = "a codec, which keeps what it has not sent by bucket"
-    if why:
-        raise ConfigError(f"--tune is not possible with {why}")
-    if is_served and mode.fragments > 1:
-        why = "its fragments are the shards"
-    elif is_served and isinstance(config.shards_per_server, int):
-        why = f"--shards-per-server {config.shards_per_server} is given"
-    elif is_served:
-        return
-    elif mode.averages and mode.local_steps == 1:
-        why = "local-steps, the most that may be used, is 1"
-    elif mode.sums_gradients and mode.bucket_bytes is not None:
-        why = f"bucket-bytes {mode.bucket_bytes} is given"
-    elif mode.sums_gradients and (config.clip_norm is not None or mode.overlap is False):
-        by = "overlap false" if mode.overlap is False else "--clip-norm"
-        why = f"{by} sums the gradient as a whole"
-    if why:
-        raise ConfigError(f"--tune has nothing to tune with --mode {mode}: {why}")
 
 
 def _check_cut(config: TrainConfig) -> None:

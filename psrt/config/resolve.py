@@ -69,8 +69,6 @@ def resolve(config: TrainConfig, *, ranks: int) -> TrainConfig:
     config = _with(config, **_fallbacks(config))
     contraction = None if config.codec is None else config.codec.contraction
     mode = mode.settled(clips=config.clip_norm is not None, contraction=contraction)
-    if config.tune and mode.bucket_bytes is not None:
-        mode = replace(mode, bucket_bytes=None)  # type: ignore[call-arg]  # is yet to be found
     config = _with(config, mode=mode)
     if config.staleness_rate is not None:
         config = _with(config, staleness_rate=config.staleness_rate.settled())
@@ -251,8 +249,6 @@ def _check_ranks(config: TrainConfig, mode: Mode, ranks: int) -> None:
         raise ConfigError(f"--mode {mode} needs at least {least}, got {workers}")
     if mode.backup >= workers:
         raise ConfigError(f"--mode {mode} leaves no worker to wait for, got {workers}")
-    if config.tune and workers == 1 and not servers:
-        raise ConfigError(f"--tune has nothing to tune with --mode {mode}: there is one worker")
     if mode.elastic is not None:
         _check_force(mode, mode.elastic, workers)
     for injection in config.inject:

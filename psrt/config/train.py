@@ -133,8 +133,8 @@ class TrainConfig:
     )
     tune: bool | None = knob(
         None, SWITCH, _MODE,
-        "in the first steps, measure what is fastest here and use it from then on: bucket-bytes of "
-        "allreduce, local-steps of local-sgd up to those given, --shards-per-server with servers",
+        "rehearse some steps of the run, and use what is fastest here: bucket-bytes of allreduce, "
+        "local-steps of local-sgd up to those given, --shards-per-server with servers",
         default_text="no",
         synonyms=("autotune", "auto-tune"),
     )

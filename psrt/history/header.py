@@ -20,6 +20,9 @@ from psrt.rows.row import Rows
 FORMAT = 14
 #: The largest number that a check computes with: a float64 represents all whole numbers up to it.
 MOST = 2**53
+#: A value of a knob, and the mean of the workers' seconds of a step with it; None: it was not
+#: tried, but the largest that was allowed.
+Tried = tuple[int, float | None]
 #: The fields in which a cell of a split model differs from the whole job.
 OF_CELL = (
     *("n", "workers", "servers", "spans", "initial_sha256", "files", "matrices", "layers"),
@@ -102,10 +105,8 @@ class Header:
     left_out: tuple[tuple[int, tuple[int, ...]], ...] = ()
     #: By worker, the clock at which it left, if the run was stopped early; else empty.
     stopped: tuple[int, ...] = ()
-    #: With ``--tune``, what was tried and chosen: the rounds before the first one with a value, the
-    #: value, and the mean of the workers' seconds of a step with it, None of the choice; see
-    #: ``sync.tuning``. Empty if nothing was.
-    tuned: tuple[tuple[int, int, float | None], ...] = ()
+    #: With ``--tune``, what was tried before the run; the config has the choice.
+    tuned: tuple[Tried, ...] = ()
     #: With a split model: by cell, slices changing fastest, its own values of ``OF_CELL``; see
     #: ``of_cell``. Empty if each worker has the whole model.
     cells: tuple[dict[str, Any], ...] = ()
@@ -289,8 +290,8 @@ class Header:
             raise ConfigError("has clocks that are not a host and three times each")
         if not all(len(_rows(it)) == 2 for it in self.left_out):
             raise ConfigError("has workers left out that are not an epoch and worker numbers")
-        if not all(map(_is_use, self.tuned)):
-            raise ConfigError("has tuned values that are not two whole numbers and seconds each")
+        if not all(map(_is_tried, self.tuned)):
+            raise ConfigError("has tuned values that are not a whole number and seconds each")
         if self.stopped and len(self.stopped) != len(self.workers):
             raise ConfigError(
                 f"has {len(self.workers)} workers, and {len(self.stopped)} that stopped"
@@ -362,13 +363,12 @@ def _is_reading(value: Any) -> bool:
     return all(type(number) in (int, float) and abs(number) < MOST for number in value[1:])
 
 
-def _is_use(value: Any) -> bool:
-    """Return whether a value is two whole numbers, and a finite number of seconds or None."""
-    if not isinstance(value, tuple) or len(value) != 3:
+def _is_tried(value: Any) -> bool:
+    """Return whether a value is a whole number, and a finite number of seconds or None."""
+    if not isinstance(value, tuple) or len(value) != 2 or type(value[0]) is not int:
         return False
-    *whole, seconds = value
-    timed = seconds is None or (type(seconds) in (int, float) and 0 <= seconds < MOST)
-    return timed and all(type(it) is int and 0 <= it <= MOST for it in whole)
+    seconds = 0 if value[1] is None else value[1]
+    return 0 < value[0] <= MOST and type(seconds) in (int, float) and 0 <= seconds < MOST
 
 
 def _rows(value: Any) -> tuple[Any, ...]:

@@ -56,7 +56,6 @@ from psrt.runtime.updater import Updater
 from psrt.runtime.watched import WatchedUpdater
 from psrt.runtime.worker import Worker
 from psrt.sync import Policy, policy_for
-from psrt.sync.tuning import Use
 from psrt.topology import Topology
 from psrt.transport.port import MOST_VERSIONS, VERSIONS, Port, RoleMap, ThetaMemory
 
@@ -315,7 +314,6 @@ def worker_role(
     members: Callable[[int], Awaitable[Sequence[int]]] | None = None,
     team: Port | None = None,
     steps: int | None = None,
-    tried: Sequence[Use] = (),
 ) -> Worker:
     """Build the worker at ``port``, whose ``theta`` holds the initial parameters.
 
@@ -336,7 +334,6 @@ def worker_role(
         members: returns the workers that share an epoch's samples; None for always all.
         team: this worker's second port, if it has one; see ``Launcher.teams``.
         steps: after which a replay ends it, as a run that was stopped; None: by the config.
-        tried: the values of a knob that a replay tries again.
 
     Raises:
         ConfigError: if the port cannot sum as the config says, or the problem's gradient spans
@@ -362,7 +359,6 @@ def worker_role(
                 topology=topology,
                 turns=turns,
                 team=team,
-                tried=tried,
             )
         ),
         Meter(

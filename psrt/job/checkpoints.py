@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -30,7 +31,7 @@ from psrt.job.launcher import Launcher, Roles
 from psrt.job.pace import Pace
 from psrt.job.provenance import data_sha256
 from psrt.job.result import Say
-from psrt.job.resuming import CONTROL, DATA, HOSTS
+from psrt.job.resuming import CONTROL, DATA, HOSTS, TUNED
 from psrt.job.saving import Part, Saver
 from psrt.job.setup import Setup
 from psrt.pipeline.registry import PIPELINES
@@ -200,7 +201,7 @@ def _committer(
         more = {"allreduce": plan.algorithm, CONTROL: plan.control_algorithm}
     if data := data_sha256(setup.problem):
         more[DATA] = data
-    more[HOSTS] = hosts_text(setup)
+    more[HOSTS], more[TUNED] = hosts_text(setup), json.dumps(setup.tuned)
     if setup.cut is not None:
         more["stages"] = config.stages or ""
     return Committer(

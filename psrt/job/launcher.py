@@ -82,6 +82,8 @@ class Launcher(ABC):
     simulated, numerics = False, True
     #: Whether faults are injected in virtual time.
     disturbed = False
+    #: Whether it runs a rehearsal, of which nothing stays, and in which no fault strikes.
+    rehearses = False
     #: Takes the checkpoints.
     disk = Disk()
     #: Workers whose crash is scheduled.
@@ -134,10 +136,6 @@ class Launcher(ABC):
             everywhere: whether a codec should be in effect on one host, too; None if not given.
         """
         return everywhere is not False if self.simulated else len(set(hosts)) > 1
-
-    def apart(self) -> Launcher:
-        """Return a launcher of the same ranks for runs of which this one keeps nothing."""
-        return self
 
     def here(self, ranks: int) -> Sequence[int]:
         """Return the ranks of this process."""

@@ -84,14 +84,13 @@ async def any_job(
     check_config(config)
     if resume is not None:
         config = replace(config, resume=fspath(resume))
-    knobs = os.environ.get(KNOBS)
-    asked = partial(overridden, config, knobs, source="--knobs") if knobs else config
+    asked = partial(overridden, config, os.environ.get(KNOBS, ""), source="--knobs")
     if comm is None and launched():
         from psrt.mpi.start import world
 
         comm = world()
     if instead is not None and comm is not None:
-        instead(comm, overridden(config, knobs or "", source="--knobs"), problem)
+        instead(comm, asked(), problem)
     if comm is not None and comm.size > 1:
         from psrt.job.mpi import job_over_mpi
 

@@ -527,8 +527,8 @@ class MpiLauncher(Launcher):
             if self._team is not None:
                 self._team.close()
             self._port.close()
-            for comm in self._parts:
-                comm.Free()
+            while self._parts:
+                self._parts.pop().Free()
         self._may_be_fewer = False
 
 

@@ -17,6 +17,7 @@ from psrt.collective.analysis.machine import MachineCosts
 from psrt.config import TrainConfig
 from psrt.config.checks import check_matrices
 from psrt.config.names import SEQUENTIAL
+from psrt.core.arrays import ITEMSIZE
 from psrt.core.partition import Span, fragments_of
 from psrt.job.build import held_by_workers, role_map_for
 from psrt.job.cut import Cut, CutPlan, cut_of, cut_plan
@@ -33,6 +34,8 @@ from psrt.job.shards import (
 from psrt.runtime.job_codec import job_codec
 from psrt.runtime.named_arrays import NamedShape
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
+from psrt.runtime.strategies.buckets import buckets_of
+from psrt.sync.tuning import PERIOD, buckets_to_try
 from psrt.topology import Topology
 from psrt.transport.port import RoleMap
 
@@ -49,7 +52,7 @@ class JobPlan:
     layers: tuple[Span, ...]
     #: The number of shards that each server owns, and the reason; None without servers.
     shards: ShardChoice | None
-    #: Numbers of shards to try before the run, what is predicted to be best first; empty for none.
+    #: The values of the knob to tune, the usual one first; empty without ``--tune``.
     tries: tuple[int, ...]
     #: Seconds of a push and its answer, as predicted; 0 without servers.
     sync_s: float
@@ -134,15 +137,19 @@ def plan_job(
         job = served_job(config, n, layers, of_servers, of_workers, costs=machine, codec=codec)
         job = priced(job)
         shards = shards_for(config, job, _fragments(config, layers))
-        if config.tune:
-            tries = shards_to_try(job, shards.shards)
         sync_s = exchange_seconds(job) / config.scheme.fragments
+        tries = shards_to_try(job, shards.shards)
+    elif config.scheme.averages:
+        tries = tuple(sorted({1, min(PERIOD, config.scheme.local_steps)}))
+    elif config.tune:
+        spans, usual = gradient_spans(problem, n), config.scheme.bucket_bytes or 0
+        tries = buckets_to_try(lambda it: len(buckets_of(spans, it)), ITEMSIZE * n, usual)
     return JobPlan(
         n=n,
         matrices=tuple(matrices),
         layers=tuple(layers),
         shards=shards,
-        tries=tries,
+        tries=tries if config.tune else (),
         sync_s=sync_s,
         cut=cut_plan(config, problem, n),
         machine=machine,
@@ -203,7 +210,7 @@ def layout_of(
         workers,
         shards_per_server=1 if plan.shards is None else plan.shards.shards,
         layers=plan.layers,
-        controls=config.scheme.fragments + bool(config.tune),  # and of what is measured
+        controls=config.scheme.fragments,
         fragments=_fragments(config, plan.layers) if servers else (),
         relays=config.scheme.quorum is not None,
         reads_late=config.scheme.streams or config.scheme.quorum is not None,
@@ -224,8 +231,7 @@ def layout_of(
 def chosen(config: TrainConfig, plan: JobPlan) -> TrainConfig:
     """Return a config with the plan's decisions on its knobs."""
     if plan.shards is not None:
-        # What was found is the run's from now on, whether predicted or tried.
-        config = replace(config, shards_per_server=plan.shards.shards, tune=None)
+        config = replace(config, shards_per_server=plan.shards.shards)
     if plan.cut is not None:
         config = replace(config, stages=",".join(map(str, plan.cut.counts)))
     return config

@@ -15,7 +15,7 @@ from psrt.core.arrays import Vector
 from psrt.core.version import __version__
 from psrt.data import Deal
 from psrt.history import Header
-from psrt.history.header import OF_CELL
+from psrt.history.header import OF_CELL, Tried
 from psrt.job.cells import Cell
 from psrt.report import parameters_sha256
 from psrt.runtime.own_loop import OwnLoop
@@ -79,6 +79,7 @@ def history_header(
     disturbed: bool = False,
     crashes: tuple[int, ...] = (),
     cells: tuple[dict[str, Any], ...] = (),
+    tuned: tuple[Tried, ...] = (),
 ) -> Header:
     """Return the header of a run's history.
 
@@ -99,6 +100,7 @@ def history_header(
         disturbed: whether something is made to go wrong in virtual time.
         crashes: workers whose crash is scheduled.
         cells: of a split model, see ``Header``.
+        tuned: what ``--tune`` tried, see ``Header``.
     """
     return Header(
         config=config.plain(),
@@ -128,6 +130,7 @@ def history_header(
         disturbed=disturbed,
         crashes=crashes,
         cells=cells,
+        tuned=tuned,
     )
 
 

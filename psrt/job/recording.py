@@ -37,7 +37,6 @@ from psrt.report.metrics_writer import MetricsWriter
 from psrt.runtime.event_recorder import ShardEventRecorder, WorkerEventRecorder
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.worker import Worker
-from psrt.sync.tuning import Use
 
 #: Seconds in the history from the last event before a checkpoint to its resumption.
 _PAUSE_S = 1e-6
@@ -333,8 +332,8 @@ class Recording:
                 # With a split model a crash ends the job, and its history.
                 crashes=() if setup.cut is not None else tuple(launcher.crashes),
                 cells=cells,
+                tuned=setup.tuned,
             )
-            self._header = dataclasses.replace(self._header, tuned=setup.tried)
             if self._resumed:
                 self._header = self._going_on(self._header)
             write_header(self.folder.history, self._header)
@@ -352,7 +351,6 @@ class Recording:
             header,
             cells=tuple(cells),
             initial_sha256=before.initial_sha256,
-            tuned=before.tuned if header.servers else (),
             resumed=(*earlier, now),
             clocks=(*clocks, *header.clocks),
         )
@@ -390,23 +388,9 @@ class Recording:
             failed: an error of writing is added.
         """
         workers = sorted((it for it in stats if it.worker >= 0), key=lambda it: it.worker)
-        self.amend(failed, stopped=tuple(it.steps for it in workers))
-
-    @property
-    def tuned(self) -> Sequence[Use]:
-        """What was tried of a knob before the run, or the one that it resumes."""
-        return () if self._header is None else [Use(*it) for it in self._header.tuned]
-
-    def amend(self, failed: list[OutputError], **fields: Any) -> None:
-        """Record in the header, if there is one, what became known during the run.
-
-        Args:
-            failed: an error of writing is added.
-            fields: of the header.
-        """
         if self._header is not None:
             try:
-                self._amend(**fields)
+                self._amend(stopped=tuple(it.steps for it in workers))
             except OutputError as error:
                 failed.append(error)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO, LIBRARY, PAIRS
+from psrt.config.tuning import tuned_like
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, ReplayError
 from psrt.core.files import keep_apart, read_text
@@ -117,8 +118,10 @@ class Replay:
         """
         if config.out is not None:
             keep_apart(config.out, "--replay", self._root)
-        if config.tune and self.header.server_ranks:
-            config = replace(config, tune=None)  # it chose the number of shards, which follows
+        header = self.header
+        if config.tune and header.tuned:
+            shards, servers = header.knob("shards_per_server"), len(header.server_ranks)
+            config = replace(config, **tuned_like(config.mode, servers, header.mode, shards))
         if self.header.algorithm_chosen and config.allreduce in (None, AUTO):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         if config.shards_per_server in (None, AUTO):

@@ -6,16 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from psrt.config import TrainConfig
 from psrt.config.names import GRADIENT_TRACKING, PUSH_SUM
+from psrt.config.tuning import tuned_knob
 from psrt.core.arrays import ITEMSIZE, Vector
 from psrt.core.errors import DivergedError, OutputError, ProtocolError
 from psrt.core.sharding import Memory
 from psrt.core.stats import Stats
 from psrt.faults import Member
+from psrt.history.header import Tried
 from psrt.job.shards import ShardChoice
 from psrt.report import (
     Averages,
@@ -32,12 +35,12 @@ from psrt.report import (
     parameters_sha256,
     topology_text,
 )
+from psrt.report.console import tuned_text
 from psrt.report.summary import FIELDS, Tuned
 from psrt.runtime.mean import Mean
 from psrt.runtime.named_arrays import tensors_of
 from psrt.runtime.problem import Problem
 from psrt.runtime.strategies.base import ReducePlan
-from psrt.sync.tuning import Use
 from psrt.topology import Topology
 from psrt.transport.port import AS_ASKED
 
@@ -65,6 +68,12 @@ def say_shards(shards: ShardChoice | None, say: Say) -> None:
     if shards is not None:
         why = shards.why if shards.why == AS_ASKED else f"because {shards.why}"
         say(f"shards: {shards.shards} per server, {why}")
+
+
+def say_tuned(config: TrainConfig, tried: Sequence[Tried], say: Say) -> None:
+    """Print what ``--tune`` has chosen, and of what, if anything."""
+    if (found := _tuned(config, tried)) is not None:
+        say(f"tuned: {tuned_text(asdict(found))}")
 
 
 def say_topology(config: TrainConfig, topology: Topology | None, parameters: int, say: Say) -> None:
@@ -117,7 +126,7 @@ def summarize(
     library: str,
     died: int = 0,
     missing: Mapping[int, Member] = MappingProxyType({}),
-    tried: Sequence[Use] = (),
+    tuned: Sequence[Tried] = (),
 ) -> Summary:
     """Return the summary of a run.
 
@@ -139,7 +148,7 @@ def summarize(
         died: the number of workers that crashed in a simulation.
         missing: the workers, by number, that others continued without; their stats have what
             they had reported.
-        tried: the values of a knob that were tried, and the choice.
+        tuned: what ``--tune`` tried, see ``Header``.
 
     Raises:
         DivergedError: if a parameter ended as nan or infinite.
@@ -173,7 +182,6 @@ def summarize(
             "diverged: the parameters at the end are nan or infinite; try a smaller --lr, or scale "
             "the inputs"
         )
-    tuned = _tuned(config, tried)
     return Summary(
         mode=config.scheme.name,
         workers=len(workers),
@@ -204,8 +212,8 @@ def summarize(
             Missing(worker, it.rank, it.host, it.pid, total.left.get(worker, 0))
             for worker, it in missing.items()
         ),
-        tuned=tuned,
-        averages=_averages(config, tuned, parameters, (plan and plan.largest) or largest),
+        tuned=_tuned(config, tuned),
+        averages=_averages(config, parameters, (plan and plan.largest) or largest),
         graph_averages=_on_graph(config, topology, parameters, mean),
         model_cut=cut,
         memory=Memory(*total.memory) if total.memory and config.scheme.sums_gradients else None,
@@ -214,27 +222,22 @@ def summarize(
     )
 
 
-def _tuned(config: TrainConfig, uses: Sequence[Use]) -> Tuned | None:
+def _tuned(config: TrainConfig, tried: Sequence[Tried]) -> Tuned | None:
     """Return what was tried and chosen; None without ``--tune``."""
-    if not (config.tune or uses):
+    if not tried:
         return None
-    knob = "local_steps" if config.scheme.averages else "bucket_bytes"
-    knob = "shards_per_server" if config.servers else knob
-    tried = tuple((it.value, it.seconds) for it in uses if it.seconds is not None)
-    last = next((it for it in uses if it.seconds is None), None)
-    return Tuned(knob, tried, last and last.value, last.since if last else 0)
+    knob = tuned_knob(config.scheme, config.servers)
+    chosen: Any = getattr(config.scheme, knob, None) or config.shards_per_server
+    return Tuned(knob, chosen, tuple(tried))
 
 
-def _averages(
-    config: TrainConfig, tuned: Tuned | None, parameters: int, largest: int
-) -> Averages | None:
+def _averages(config: TrainConfig, parameters: int, largest: int) -> Averages | None:
     """Return the figures of averages; None in modes that average no parameters."""
     mode = config.scheme
     if not mode.averages:
         return None
-    chosen = tuned.chosen if tuned is not None and not config.servers else None
     return Averages(
-        chosen or mode.local_steps,
+        mode.local_steps,
         mode.fragments,
         mode.sync_delay,
         mode.mixing,

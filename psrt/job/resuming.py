@@ -17,11 +17,13 @@ from psrt.config.axes import axes_of
 from psrt.config.modes import MODES, LocalSGD, Mode
 from psrt.config.names import AUTO
 from psrt.config.regroup import bound_to_workers
+from psrt.config.tuning import tuned_like
 from psrt.core.arrays import Vector
 from psrt.core.errors import CheckpointError, ConfigError
 from psrt.core.partition import Span
 from psrt.core.units import numbered
 from psrt.history.differences import knob_differences
+from psrt.history.header import Tried
 from psrt.report.files import SUMMARY
 from psrt.runtime.mean import mean_of
 
@@ -31,9 +33,9 @@ FREE = ("epochs", "steps", "servers", "shards_per_server")
 #: Further ones if the number of workers changes.
 OF_WORKERS = ("batch_size",)
 
-#: In the manifest, the digest of the problem's data, the all-reduce of the control values, and
-#: which ranks shared a host; beside them are knobs that were left to the run.
-DATA, CONTROL, HOSTS = "data", "control", "hosts"
+#: In the manifest, the digest of the problem's data, the all-reduce of the control values, which
+#: ranks shared a host, and what was tuned; beside them are knobs that were left to the run.
+DATA, CONTROL, HOSTS, TUNED = "data", "control", "hosts", "tuned"
 
 
 class Resumption(NamedTuple):
@@ -172,6 +174,21 @@ class Resumption(NamedTuple):
         more = self.manifest.more
         return {name: it for name, it in more.items() if knobs.get(name, it) in (None, AUTO)}
 
+    @property
+    def tuned(self) -> tuple[Tried, ...]:
+        """What was tried when the run was new, see ``Header``.
+
+        Raises:
+            ConfigError: if the checkpoint says it in no such way.
+        """
+        text = self.manifest.more.get(TUNED, "[]")
+        try:
+            return tuple(
+                (int(value), seconds and float(seconds)) for value, seconds in json.loads(text)
+            )
+        except (ValueError, TypeError):
+            raise ConfigError(f"--resume {self.path}: nothing was tuned like {text!r}") from None
+
     def check(self, config: TrainConfig, *, ranks: int) -> None:
         """Check that a resolved config resumes this run.
 
@@ -243,8 +260,8 @@ def resumed_config(resume: str, **given: Any) -> TrainConfig:
         return TrainConfig(**given, resume=AUTO)
     it = _there(it, where)
     then = from_toml(it.manifest.config, source=f"{where}").plain()
-    if it.manifest.servers:
-        given.pop("tune", None)  # it was, before the run
+    if given.get("tune") and it.tuned:  # it was, before the run
+        given |= _as_found(given.get("mode"), it)
     if given.get("parallel") is not None and then["parallel"] is not None:
         # The number of copies may be left to the ranks.
         axes = axes_of(given["parallel"])
@@ -314,8 +331,8 @@ def pinned(config: TrainConfig) -> TrainConfig:
         return replace(config, resume=None, overwrite=config.overwrite or not is_left)
     it = _there(it, where)
     chosen: dict[str, Any] = it.chosen(config.plain())
-    if it.manifest.servers and config.tune:
-        config = _found(config, it)
+    if config.tune and it.tuned:
+        config = replace(config, **_as_found(config.mode, it))
     if chosen:
         chosen["machine_costs"] = None  # the choices were made by them
     if config.mode is not None:
@@ -327,10 +344,10 @@ def pinned(config: TrainConfig) -> TrainConfig:
     return replace(config, **chosen, resume=str(it.path))
 
 
-def _found(config: TrainConfig, it: Resumption) -> TrainConfig:
-    """Return the config of a run with servers, with what was tuned when it was new."""
+def _as_found(mode: Mode | str | None, it: Resumption) -> dict[str, Any]:
+    """Return the knobs of a run that tuned when it was new."""
     then = from_toml(it.manifest.config, source=str(it.path))
-    return replace(config, tune=None, shards_per_server=then.shards_per_server)
+    return tuned_like(mode, it.manifest.servers, then.scheme, then.shards_per_server)
 
 
 def found_in(run: str) -> Resumption | None:

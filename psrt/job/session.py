@@ -55,6 +55,7 @@ from psrt.job.result import (
     say_plan,
     say_shards,
     say_topology,
+    say_tuned,
     silent,
     summarize,
     table_of,
@@ -73,7 +74,6 @@ from psrt.runtime.server import Server
 from psrt.runtime.strategies.base import ReducePlan
 from psrt.runtime.weakly import weakly
 from psrt.runtime.worker import Worker
-from psrt.sync.tuning import Use
 from psrt.transport import drive
 from psrt.transport.port import CONTROL as CONTROL_VALUES
 from psrt.transport.port import Port
@@ -124,24 +124,20 @@ async def job(
     """
     setup = set_up(launcher, config, problem)
     if setup.plan.tries:
-        apart = launcher.apart()
-        setup = await rehearsed(apart, setup, lambda it: _Session(apart, it).rehearse())
-    return await _Session(launcher, setup, say or silent, log, hooks).run()
+        setup = await rehearsed(
+            launcher, setup, lambda it: _Session(launcher, it, silent, None, Hooks()).rehearse()
+        )
+    return await _Session(launcher, setup, say or silent, log, hooks or Hooks()).run()
 
 
 class _Session:
     """One process's part in a job."""
 
     def __init__(
-        self,
-        launcher: Launcher,
-        setup: Setup,
-        say: Say = silent,
-        log: EventLog | None = None,
-        hooks: Hooks | None = None,
+        self, launcher: Launcher, setup: Setup, say: Say, log: EventLog | None, hooks: Hooks
     ) -> None:
         self._launcher, self._setup, self._say, self._log = launcher, setup, say, log
-        self._hooks = hooks or Hooks()
+        self._hooks = hooks
         #: Whether they see what is evaluated; and what ends this process's workers when they ask.
         self._watches = False
         self._stops: Stops | None = None
@@ -156,25 +152,21 @@ class _Session:
         self._is_whole = True
         self._environment = environment(launcher.library) if launcher.first else {}
 
-    async def rehearse(self) -> float:
-        """Run every role to its end, and keep nothing; return the seconds of a worker's step."""
+    async def rehearse(self) -> list[float]:
+        """Run every role to its end, and keep nothing; return the seconds of each worker's step."""
         launcher = self._launcher
-        roles = self._roles(launcher.ports(self._setup), lambda rank: None)
+        roles = self._roles(self._ports(), None)
         workers = [it for it in roles.values() if isinstance(it, Worker)]
         for worker in workers:
             worker.evaluates = False
         await launcher.run(roles, lambda: True)
         launcher.close()
-        took = [it.seconds / it.clock for it in workers if it.clock]
-        return sum(took) / len(took) if took else 0.0
+        return [it.seconds / it.clock for it in workers if it.clock]
 
     async def run(self) -> Run | None:
         """Record, run, conclude."""
         launcher, setup = self._launcher, self._setup
-        ports = launcher.ports(setup)
-        if setup.config.scheme.has_teams or setup.config.has_whole_servers:
-            self._teams = launcher.teams(setup)
-        self._check_sums(self._teams or ports)
+        ports = self._ports()
         recording = Recording(launcher, setup, self._say, self._hooks)
         try:
             return await self._recorded(ports, recording)
@@ -184,13 +176,20 @@ class _Session:
         finally:
             recording.release()
 
+    def _ports(self) -> Mapping[int, Port]:
+        """Make the ports of this process, and check that they can sum; collective."""
+        launcher, setup = self._launcher, self._setup
+        ports = launcher.ports(setup)
+        if setup.config.scheme.has_teams or setup.config.has_whole_servers:
+            self._teams = launcher.teams(setup)
+        self._check_sums(self._teams or ports)
+        return ports
+
     async def _recorded(self, ports: Mapping[int, Port], recording: Recording) -> Run | None:
         """Run every role to its end, and conclude."""
         launcher, setup = self._launcher, self._setup
         with recording:
-            roles = self._roles(
-                ports, lambda rank: recording.log_of(rank) or self._log or recording.ring
-            )
+            roles = self._roles(ports, recording)
             plan = _plan(roles)
             if self._setup.config.scheme.has_teams:
                 plan = self._plan_of_teams(plan)
@@ -310,7 +309,7 @@ class _Session:
         found = next(filter(None, self._launcher.tell_first(mine)), None)
         return plan if found is None else ReducePlan(*json.loads(found))
 
-    def _roles(self, ports: Mapping[int, Port], log_of: Callable[[int], EventLog | None]) -> Roles:
+    def _roles(self, ports: Mapping[int, Port], recording: Recording | None) -> Roles:
         """Broadcast the initial parameters and build the roles of this process."""
         launcher, setup = self._launcher, self._setup
         config = setup.config
@@ -320,11 +319,9 @@ class _Session:
                 held.load_state(from_text(begun))
         handed: Mapping[int, HandedOut] = {}
         stopped: Sequence[int] = ()
-        tried: list[Use] = []
         if config.replay is not None:
-            known = setup.replay and (setup.replay.header.stopped, setup.replay.header.tuned)
-            stopped, uses = json.loads(launcher.share(json.dumps(known)))
-            tried = [Use(*it) for it in uses]
+            replay = setup.replay
+            stopped = json.loads(launcher.share(json.dumps(replay and replay.header.stopped)))
             handed = launcher.hand_out(setup.replay, setup.role_map, setup.cut)
         links = {} if setup.cut is None else launcher.links(setup, setup.cut)
         of_teams: str | None = None
@@ -341,7 +338,9 @@ class _Session:
                 config = replace(setup.config, allreduce=algorithm)
             initial = launcher.spread(port, setup.initial, setup.cut)
             shards = role_map.shards_of(port.rank)
-            log = log_of(rank)
+            log = self._log
+            if recording is not None:
+                log = recording.log_of(rank) or log or recording.ring
             if not shards:
                 if role_map.held_theta is None:
                     np.copyto(port.theta, initial)
@@ -376,7 +375,6 @@ class _Session:
                     members=launcher.members if config.survive else None,
                     team=self._teams.get(rank),
                     steps=stopped[whole or 0] if stopped else None,
-                    tried=tried,
                 )
                 if role_map.held_theta is not None:
                     trainer.strategy.load(initial)
@@ -413,6 +411,7 @@ class _Session:
                 self._say(line)
         say_plan(plan, self._say)
         say_shards(self._setup.plan.shards, self._say)
+        say_tuned(self._setup.config, self._setup.tuned, self._say)
         say_cut(self._setup.cut, self._setup.hosts, self._say)
         say_hosts(self._setup.topology, self._say)
         say_topology(self._setup.config, self._setup.topology, self._setup.role_map.n, self._say)
@@ -452,8 +451,6 @@ class _Session:
             Exception: the first error since the end of training, now that the result is safe.
         """
         launcher, problem, cut = self._launcher, self._setup.problem, self._setup.cut
-        if self._setup.config.tune:
-            plan = _plan(roles)  # of the choice
         own = problem if isinstance(problem, OwnLoop) else None
         self._hand_over_states(roles)
         mine = [one for rank in sorted(roles) for one in _stats(roles[rank], rank, cut)]
@@ -465,10 +462,7 @@ class _Session:
         try:
             with launcher.concluding():
                 if stats is not None and theta is not None:
-                    tuners = (it.strategy.tuner for it in roles.values() if isinstance(it, Worker))
-                    tuner = next(tuners, None)  # all have tried the same
-                    tried = tuner.uses if tuner else recording.tuned or self._setup.tried
-                    result = self._result(stats, theta, recording, plan, tried)
+                    result = self._result(stats, theta, recording, plan)
                 elif recording.failed:
                     self._failure = self._failure or recording.failed[0]
         except MissingWorkersError as error:
@@ -513,7 +507,6 @@ class _Session:
         theta: Vector,
         recording: Recording,
         plan: ReducePlan | None,
-        tried: Sequence[Use],
     ) -> Run | None:
         """Write the model, evaluate it, sum up the run, and write the rest; at the first process.
 
@@ -554,7 +547,7 @@ class _Session:
                 library=launcher.library,
                 died=launcher.died,
                 missing=missing,
-                tried=tried,
+                tuned=setup.tuned,
             )
             summary = replace(summary, stopped=self._stopped, environment=ended(self._environment))
             result = Run(summary, theta.copy(), tuple(recorder.records))
@@ -562,8 +555,6 @@ class _Session:
             with self._late(spoils=False):
                 if self._stopped:
                     recording.stopped_at(stats, failed)
-                if tried:
-                    recording.amend(failed, tuned=tuple(map(tuple, tried)))
                 self._publish(result, recording, failed)
         elif folder is not None and (folder.path / MODEL).exists():
             self._say(f"the parameters at the end are in {folder.given / MODEL}")

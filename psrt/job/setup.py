@@ -16,6 +16,7 @@ from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError
 from psrt.core.files import keep_apart
 from psrt.data import Deal
+from psrt.history.header import Tried
 from psrt.job.cells import in_order
 from psrt.job.cut import Cut
 from psrt.job.launcher import Launcher
@@ -35,7 +36,6 @@ from psrt.report.files import OutputFolder
 from psrt.runtime.job_codec import JobCodec, job_codec
 from psrt.runtime.problem import Problem, gradient_spans
 from psrt.runtime.strategies.builders import fragments_for
-from psrt.sync.tuning import Use
 from psrt.topology import Topology
 from psrt.topology.registry import edges_of
 from psrt.transport.port import RoleMap
@@ -69,8 +69,9 @@ class Setup:
     resumption: Resumption | None
     #: With a resumed run, at the first process: its locked folder, which no other run may use.
     folder: OutputFolder | None
-    #: What was tried of a knob before the run, and the choice; see ``rehearsal``.
-    tried: tuple[Use, ...] = ()
+    #: What was tried of a knob before the run, or the one that it repeats or resumes, as in its
+    #: ``Header``; at the first process.
+    tuned: tuple[Tried, ...] = ()
     #: The codec of pushes or sums; None if numbers are sent uncompressed.
     codec: JobCodec | None = field(init=False)
     #: The codec of each part of a split model that is sent by itself; empty otherwise.
@@ -166,7 +167,12 @@ def set_up(
             )
     if config.replay is not None:
         config = launcher.fit(config)
-    return Setup(config, plan, *layout, problem, initial, hosts, deal, replay, resumption, folder)
+    tuned = () if resumption is None else resumption.tuned
+    if replay is not None:
+        tuned = replay.header.tuned
+    return Setup(
+        config, plan, *layout, problem, initial, hosts, deal, replay, resumption, folder, tuned
+    )
 
 
 def _edges(config: TrainConfig, replay: Replay | None) -> str | None:

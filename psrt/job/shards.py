@@ -189,9 +189,9 @@ def most_shards(job: ServedJob) -> int:
 
 
 def shards_to_try(job: ServedJob, usual: int) -> tuple[int, ...]:
-    """Return the numbers of shards that ``choose_shards`` compares, its choice first; () of one."""
-    values = [1 << i for i in range(most_shards(job).bit_length())]
-    return tuple(sorted(values, key=lambda it: it != usual)) if len(values) > 1 else ()
+    """Return the numbers of shards that ``choose_shards`` compares, the usual one first."""
+    values = (1 << i for i in range(most_shards(job).bit_length()))
+    return tuple(dict.fromkeys((usual, *values)))
 
 
 def step_seconds(job: ServedJob, each: int) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -284,12 +283,6 @@ class VirtualLauncher(Launcher):
             raise ConfigError(f"--hosts has {len(hosts)} ranks in all, the job {ranks}")
         return hosts or (0,) * ranks
 
-    def apart(self) -> VirtualLauncher:
-        """Return a launcher whose reports and time are its own."""
-        twin = copy(self)
-        twin._reports, twin._missed, twin.left_out = [], set(), {}
-        return twin
-
     def priced(self, job: ServedJob) -> ServedJob:
         """Return a job in which each rank is a host with its own link, as simulated."""
         workers = len(job.workers)
@@ -353,8 +346,9 @@ class VirtualLauncher(Launcher):
         )
         made = world.costs
         self._timeout_s = config.timeout_s
+        faults = [] if self.rehearses else self.faults
         job = role_map.workers, role_map.servers, setup.hosts
-        self._stricken = [(it, it.ranks(*job)) for it in self.faults if it.unit != OPERATION]
+        self._stricken = [(it, it.ranks(*job)) for it in faults if it.unit != OPERATION]
         struck = {rank for _, ranks in self._stricken for rank in ranks}
         if any(it.kind == "cut" and 0 in ranks for it, ranks in self._stricken):
             struck = {*range(role_map.size)}  # ranks that are cut off from the first one
@@ -430,7 +424,7 @@ class VirtualLauncher(Launcher):
     async def run(self, roles: Roles, finished: Callable[[], bool]) -> None:
         """Run all roles, interleaved as the costs and the seed decide."""
         world = self.world
-        self._roles = roles
+        self._roles, self._reports = roles, []  # and none of a rehearsal
         world.on_report, world.on_crash, world.on_missed = self._hear, self._lose, self._miss
         injector = Injector(world, timeout_s=self._timeout_s)
         for fault, ranks in self._stricken:
@@ -440,7 +434,8 @@ class VirtualLauncher(Launcher):
             world.run({at: _to_the_end(it, ports[at], world) for at, it in roles.items()})
         finally:
             events, seconds, operations = self._elapsed
-            self._elapsed = Elapsed(events + world.events, seconds + world.time, operations)
+            if not self.rehearses:
+                self._elapsed = Elapsed(events + world.events, seconds + world.time, operations)
         for rank in world.crashed:  # if all others were done before the crash was known
             self._miss(rank)
         self.died = len(world.crashed)

@@ -118,19 +118,17 @@ def _averages(row: Mapping[str, Any]) -> str:
 def tuned_text(row: Mapping[str, Any]) -> str:
     """Return what ``--tune`` has chosen, and of what.
 
-    >>> row = {"knob": "local_steps", "tried": [(1, 0.004), (8, 0.0025)], "chosen": 5, "since": 16}
+    >>> row = {"knob": "local_steps", "tried": [(1, 0.004), (4, 0.0025), (32, None)], "chosen": 9}
     >>> tuned_text(row)
-    'local-steps 5 from round 16 on; a step took 4 ms with 1, 2.5 ms with 8'
-    >>> tuned_text(row | {"tried": [], "chosen": None})
-    'local-steps not chosen: there was one possibility, or the run was too short'
+    'local-steps 9: a step took 4 ms with 1, 2.5 ms with 4; at most 32'
+    >>> tuned_text({"knob": "shards_per_server", "tried": [(1, 0.004)], "chosen": 1})
+    'shards-per-server 1, the only one possible: a step took 4 ms with 1'
     """
-    knob = dashed(row["knob"])
-    took = ", ".join(f"{time_text(seconds)} with {value}" for value, seconds in row["tried"])
-    took = took and f"; a step took {took}"
-    if row["chosen"] is None:
-        return f"{knob} not chosen: there was one possibility, or the run was too short{took}"
-    since = f" from round {row['since']} on" if row["since"] else ""
-    return f"{knob} {row['chosen']}{since}{took}"
+    tried = [(value, seconds) for value, seconds in row["tried"] if seconds is not None]
+    took = ", ".join(f"{time_text(seconds)} with {value}" for value, seconds in tried)
+    most = "".join(f"; at most {value}" for value, seconds in row["tried"] if seconds is None)
+    only = ", the only one possible" if len(tried) == 1 else ""
+    return f"{dashed(row['knob'])} {row['chosen']}{only}: a step took {took}{most}"
 
 
 def topology_text(row: Mapping[str, Any], *, is_cut: bool = False) -> str:

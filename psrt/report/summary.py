@@ -14,6 +14,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.sharding import Memory
 from psrt.core.stats import Stats
 from psrt.history.folds.figures import Counts, Staleness, Waiting
+from psrt.history.header import Tried
 from psrt.report.strict_json import dumps
 
 
@@ -53,17 +54,12 @@ class Averages:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The values of a knob that were tried, with ``--tune``, and the choice."""
+    """What was tried before the run, with ``--tune``, and the choice."""
 
     #: Name of the knob.
     knob: str
-    #: The values in the order in which they were tried, and the seconds of a step with each, the
-    #: mean over the workers.
-    tried: tuple[tuple[int, float], ...]
-    #: The choice; None if the run ended before.
-    chosen: int | None
-    #: Updates or averages before the first one with it, or until the end.
-    since: int
+    chosen: int
+    tried: tuple[Tried, ...]
 
 
 @dataclass(frozen=True, slots=True)

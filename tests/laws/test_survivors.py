@@ -228,7 +228,7 @@ def survives(job):
 @pytest.mark.one_in(4)
 def test_survivors_are_dealt_each_sample_once(job, result, tmp_path):
     job = job.but(event="none")
-    config = job.config(tmp_path / "run", survive=True, epochs=4, record=True)
+    config = job.config(tmp_path / "run", survive=True, tune=None, epochs=4, record=True)
     (event,) = drawn(job, among=result(job).run.events)
     worker = mortal(job)[drawn(job, event, among=len(mortal(job)))[0]]
     problem = Dealt(config, job.workers)

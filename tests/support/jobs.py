@@ -471,6 +471,12 @@ def of_rows() -> Iterator[Job]:
     for name in new(TOPOLOGIES):
         four = plain(mode="gossip", cut="gpipe", copies="2")  # stages: graphs are of four nodes
         yield replace(four, more=(("topology", name), ("parallel", "data:4,pipeline:1")))
+    for tuned in (
+        served, summed, plain(mode="allreduce", cut="optimizer"),
+        plain(mode="local", event="is killed"), plain(mode="async", event="late"),
+        plain(mode="teams"), plain(mode="easgd"),
+    ):  # fmt: skip
+        yield replace(tuned, more=(("tune", True),))
     for name in new(it.name for it in PIPELINES.values() if not it.chunked):
         yield replace(plain(mode="allreduce", cut="gpipe"), more=(("pipeline_schedule", name),))
 

@@ -70,9 +70,6 @@ class Contract:
     #: H, and the epoch until which it is 1, of local-sgd.
     local_steps: int = 1
     post_local_epoch: float = 0.0
-    #: Whether it tunes a knob, and the values that it had, as in ``Header.tuned``.
-    tunes: bool = False
-    tuned: tuple[tuple[int, int, float | None], ...] = ()
     #: F and T of local-sgd, and whether workers take their own part at once.
     fragments: int = 1
     delay: int = 0
@@ -223,8 +220,6 @@ def contract_of(header: Header) -> Contract:
         late=0 if most is None and mode.backup else most,
         local_steps=mode.local_steps,
         post_local_epoch=mode.post_local_epoch,
-        tunes=bool(header.knob("tune")),
-        tuned=header.tuned,
         fragments=mode.fragments,
         delay=mode.sync_delay,
         eager=mode.eager,

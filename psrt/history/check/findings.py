@@ -114,8 +114,7 @@ RULES = {
     SAVED: "a gradient is saved if its worker continues before its update, and is summed first",
     RATES: "every gradient has the scheduled rate of its progress times its staleness factor",
     AVERAGING: "averages follow their period, weighted by the samples since the last average",
-    TUNING: "a run tries the values of a knob in turn, each for as many sums, and keeps to what it "
-    "chooses by their times",
+    TUNING: "the value of a knob follows from the times of those that were tried before the run",
     ELASTIC: "a worker and the centre are pulled towards each other by the same force, beta/W of "
     "their difference",
     MERGED: "a merge has what its learners pushed, by their weights, and they continue with what "

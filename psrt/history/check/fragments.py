@@ -23,7 +23,6 @@ from psrt.history.check.contract import Contract
 from psrt.history.check.findings import AVERAGING, FRAGMENTS, Findings, require_duration
 from psrt.history.check.steps import asks
 from psrt.history.check.table import Bools, Grid, Ints, Table
-from psrt.history.check.tuning import period_of
 from psrt.history.events import Kind
 from psrt.history.header import Header
 from psrt.history.kinds import Reduce
@@ -241,9 +240,6 @@ def _due_after(contract: Contract, made: int, early: int) -> Ints:
         early: the steps with a period of 1.
     """
     count, period = contract.fragments, contract.local_steps
-    if contract.tunes and made:
-        ends = np.cumsum([*map(period_of(contract), range(made))])
-        return np.append(ends[ends < made], made)
     due = [-(-(f + 1) * period // count) for f in range(count)]
     step = np.arange(1, made - early + 1)
     late = early + step[np.isin((step - 1) % period + 1, due)]

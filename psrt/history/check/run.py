@@ -106,6 +106,7 @@ def check(
     """
     case = _Case(contract_of(history.header), history, summary, metrics, crashed, saved_sha256)
     case.check_parts = history.header.mode.has_teams
+    check_tuning(history.header, case.findings)
     with np.errstate(all="ignore"):  # senseless numbers are reported, not warned of
         case.check()
     return Outcome.of(case.contract, case.findings, case.tables)
@@ -420,9 +421,6 @@ class _Case:
         if sums is None or not findings.none:
             return
         rounds, ends = sums
-        if contract.tunes or contract.tuned:
-            trained = int((table["flag"][rounds] > 0).any(0).sum())
-            check_tuning(contract, self.header, trained, findings)
         check_shared_rates(contract, self.header, table, rounds, ends, findings)
         check_own_rates(contract, self.header, table, findings)
         self.updates = updates = count_updates(table, rounds)
@@ -515,8 +513,6 @@ class _Case:
             if not any((it["flag"][it.where(Kind.LEFT)] == MISSED).any() for it in self.shards):
                 summary.sent((self.header, self.tables[0], self.tables[1:-1]))
         self.gap = max(float(np.nan_to_num(it.real("gap")).max(initial=0.0)) for it in self.shards)
-        if contract.tunes or contract.tuned:
-            check_tuning(contract, self.header, 0, findings)
         if findings.none:
             mine, *its = map(without_frames, self.tables[:-1])
             if contract.mode.merges and self.header.numerics:

@@ -26,6 +26,7 @@ from psrt.history.check.pipeline import layout_of
 from psrt.history.check.straight_sums import goes_straight, straight_bytes
 from psrt.history.check.sum_frames import sent_bytes
 from psrt.history.check.table import Table, previous
+from psrt.history.check.tuning import choice
 from psrt.history.events import CAME, Kind
 from psrt.history.folds.figures import Counts, Staleness
 from psrt.history.folds.history import WorkerPieces
@@ -196,25 +197,14 @@ class SummaryCheck:
         ):
             figures.same(due, "model_cut", name)
 
-    @property
-    def _chosen(self) -> int | None:
-        """The value that was tuned; None if none was."""
-        return next((value for _, value, it in self._contract.tuned if it is None), None)
-
     def _tuned(self) -> None:
         """Check what was tried and chosen against the header."""
-        figures, contract = self._figures, self._contract
-        if not (contract.tunes or contract.tuned):
-            figures.same(None, "tuned")
+        if not self._header.tuned:
+            self._figures.same(None, "tuned")
             return
-        knob = "local_steps" if contract.mode.averages else "bucket_bytes"
-        due = {
-            "knob": "shards_per_server" if contract.shards else knob,
-            "tried": [[value, it] for _, value, it in contract.tuned if it is not None],
-            "chosen": self._chosen,
-            "since": 0 if self._chosen is None else contract.tuned[-1][0],
-        }
-        figures.equal(due, "tuned")
+        knob, chosen = choice(self._header)
+        tried = [list(it) for it in self._header.tuned]
+        self._figures.equal({"knob": knob, "chosen": chosen, "tried": tried}, "tuned")
 
     def _averages(self) -> None:
         """Check the figures of averages, which only local SGD has."""
@@ -223,9 +213,8 @@ class SummaryCheck:
             figures.same(None, "averages")
             return
         first = header.of_cell(0) if header.cells and contract.streams else header
-        chosen = 0 if header.servers else self._chosen
         for name, due in (
-            ("local_steps", chosen or contract.local_steps),
+            ("local_steps", contract.local_steps),
             ("fragments", contract.fragments),
             ("sync_delay", contract.delay),
             ("mixing", contract.mode.mixing),

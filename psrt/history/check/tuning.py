@@ -1,91 +1,71 @@
-"""What a run with ``--tune`` tried and chose, by formulas of this checker's own.
+"""What ``--tune`` tried and chose before a run, by formulas of this checker's own.
 
-The header has the values, since when they held, and the times; no event has these times. So they
-are on trust, and the choice must follow from them.
+The header has the times, which no event has. So they are on trust, and the choice must follow.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from psrt.history.check.contract import Contract
 from psrt.history.check.findings import TUNING, Findings
 from psrt.history.header import Header
 
-#: Sums over all workers with each value, and the longest period that is tried.
-_SUMS, _PERIOD = 8, 4
 #: How much better than the usual value another one must be, and how long averages may take.
 _BETTER, _SHARE = 0.98, 0.1
 #: Allowed relative error of a quotient of times.
 _ROUNDING = 1e-6
 
 
-def check_tuning(contract: Contract, header: Header, sums: int, findings: Findings) -> None:
-    """Check the header's values against each other and, as far as they show, against the run.
+def choice(header: Header) -> tuple[str, int | None]:
+    """Return the knob that a run could tune, and its value."""
+    if header.servers:
+        return "shards_per_server", header.knob("shards_per_server")
+    name = "local_steps" if header.mode.averages else "bucket_bytes"
+    return name, getattr(header.mode, name)
+
+
+def check_tuning(header: Header, findings: Findings) -> None:
+    """Check that a run has the value that follows from what was tried, if anything was.
 
     Args:
-        contract: of the run.
         header: of its history.
-        sums: over all workers, while any of them trained; 0 with servers.
         findings: takes what is wrong.
     """
-    tuned = contract.tuned
-    tried = [(value, seconds) for _, value, seconds in tuned if seconds is not None]
-    each = 0 if contract.shards else _SUMS
-    periods = _tried_periods(contract)
-    has_both, is_chosen = len(tried) == len(periods), len(tuned) > len(tried)
-    findings.count(TUNING, len(tuned))
+    if not header.tuned:
+        return
+    tried = [(value, seconds) for value, seconds in header.tuned if seconds is not None]
+    most, (knob, chosen) = max(value for value, _ in header.tuned), choice(header)
+    findings.count(TUNING, len(header.tuned))
+    is_period = knob == "local_steps"
     for holds, text in (
-        (contract.tunes or contract.shards or not tuned, "values were tuned without --tune"),
+        (len({value for value, _ in header.tuned}) == len(header.tuned), "a value was tried twice"),
+        (is_period or len(tried) == len(header.tuned), "a value was not tried"),
         (
-            [since for since, *_ in tuned] == [i * each for i in range(len(tuned))],
-            f"tuned values do not follow each other after {each} sums",
+            not is_period or [it for it, _ in tried] == sorted({1, min(4, most)}),
+            "other periods than 1 and 4 were tried",
         ),
         (
-            all(seconds is not None for *_, seconds in tuned[:-1]) and (tried or not tuned),
-            "a value was chosen before others were tried",
-        ),
-        (len({value for value, _ in tried}) == len(tried), "a value was tried twice"),
-        (
-            not periods or [value for value, _ in tried] == periods[: len(tried)],
-            f"other periods than {periods} were tried",
-        ),
-        (
-            not periods or (len(tried) >= min(2, sums // _SUMS) and has_both == is_chosen),
-            "a period was not tried, or not chosen, in its turn",
-        ),
-        (not tuned or tuned[-1][0] <= sums, f"a value holds after more than {sums} sums"),
-        (
-            not is_chosen or _follows(contract, tried, tuned[-1][1]),
-            f"the choice does not follow from the times of {tried}",
-        ),
-        (
-            not contract.shards or (is_chosen and tuned[-1][1] == header.knob("shards_per_server")),
-            "the run has other shards than were chosen",
+            tried and (_few if is_period else _fast)(tried, chosen or 0, most),
+            f"{knob} {chosen} does not follow from the times of {tried}",
         ),
     ):
         if not holds:
             findings.missing(TUNING, text)
 
 
-def _tried_periods(contract: Contract) -> list[int]:
-    """Return the periods that are tried; none where something else is."""
-    if not contract.tunes or contract.shards or not contract.mode.averages:
-        return []
-    return [1, min(_PERIOD, contract.local_steps)]
+def _fast(tried: list[tuple[int, float]], chosen: int, most: int) -> bool:
+    """Return whether a choice is the fastest, or the first one if no other is much faster."""
+    usual, before = tried[0]
+    best = min(seconds for _, seconds in tried)
+    if chosen == usual:
+        return best >= _BETTER * before * (1 - _ROUNDING)
+    return (chosen, best) in tried and best <= _BETTER * before * (1 + _ROUNDING)
 
 
-def _follows(contract: Contract, tried: list[tuple[int, float]], chosen: int) -> bool:
-    """Return whether a choice follows from what was tried."""
-    if contract.shards or not contract.mode.averages:
-        usual, before = tried[0]
-        after = dict(tried).get(chosen, math.inf)
-        if chosen == usual:
-            return all(seconds >= _BETTER * before * (1 - _ROUNDING) for _, seconds in tried)
-        return after <= min(min(it for _, it in tried), _BETTER * before * (1 + _ROUNDING))
-    (short, one), (long, other) = tried
-    average = (one - other) * short * long / (long - short)
+def _few(tried: list[tuple[int, float]], chosen: int, most: int) -> bool:
+    """Return whether a choice is the shortest period whose averages take a tenth of a step."""
+    (short, one), (long, other) = tried[0], tried[-1]
+    average = (one - other) * short * long / max(long - short, 1)
     step = one - average / short
 
     def share(period: int) -> float:
@@ -94,20 +74,6 @@ def _follows(contract: Contract, tried: list[tuple[int, float]], chosen: int) ->
 
     if average <= 0:
         return chosen == short
-    enough = share(chosen) <= _SHARE * (1 + _ROUNDING) or chosen == contract.local_steps
+    enough = share(chosen) <= _SHARE * (1 + _ROUNDING) or chosen == most
     fewer = chosen == 1 or share(chosen - 1) > _SHARE * (1 - _ROUNDING)
-    return 1 <= chosen <= contract.local_steps and enough and fewer
-
-
-def period_of(contract: Contract) -> Callable[[int], int]:
-    """Return what has the period before the i-th average of a worker, from 0."""
-    periods = _tried_periods(contract)
-    if not periods:
-        return lambda i: contract.local_steps
-
-    def period(i: int) -> int:
-        if i < _SUMS * len(periods):
-            return periods[i // _SUMS]
-        return contract.tuned[-1][1] if contract.tuned else contract.local_steps
-
-    return period
+    return 1 <= chosen <= most and enough and fewer

@@ -18,13 +18,12 @@ from psrt.runtime.strategies.base import (
     Strategy,
     frame_plan,
 )
-from psrt.runtime.strategies.buckets import Bucket, buckets_of
+from psrt.runtime.strategies.buckets import buckets_of
 from psrt.runtime.strategies.push_pull import shares_of as work_shares_of
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.strategies.shares import shares_of
-from psrt.runtime.strategies.tuned import reducer_for
 from psrt.runtime.updater import Updater
 from psrt.runtime.weakly import weakly
-from psrt.sync.tuning import Tuner
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 
@@ -51,7 +50,6 @@ class AllReduce(Strategy):
         control_algorithm: str | None = None,
         codec: SumCodec | None = None,
         shard: Sharing | None = None,
-        tuner: Tuner | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
@@ -68,14 +66,11 @@ class AllReduce(Strategy):
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
             codec: makes the messages of the buckets; None sends numbers as they are.
             shard: None, or the optimizer's state is sharded.
-            tuner: has ``bucket_bytes`` instead, which changes; None keeps it.
             events: records events for the history; None keeps none.
         """
         n = port.role_map.n
         whole = (Span(0, n),)
-        self._cut = partial(buckets_of, spans or whole)
-        self.tuner = tuner
-        buckets = self._cut(bucket_bytes if tuner is None else tuner.value)
+        buckets = buckets_of(spans or whole, bucket_bytes)
         parts = [bucket.span for bucket in buckets]
         self._shares = shares = None if shard is None else shares_of(port, shard, algorithm, parts)
         owned = whole if shares is None else shares.owned
@@ -85,9 +80,7 @@ class AllReduce(Strategy):
         self.memory = memory(None, n, workers=1, vectors=vectors)
         if shares is not None:
             self.memory = shares.memory(n, vectors)
-        cut = self._cut
-        reducer_of = reducer_for(tuner, lambda nbytes: [it.span for it in cut(nbytes)])
-        self._reducer = reducer_of(
+        self._reducer = Reducer(
             port,
             self.updater,
             algorithm=algorithm,
@@ -101,8 +94,13 @@ class AllReduce(Strategy):
             events=events,
         )
         self._gradient = gradient_of(port)
-        self._shares_of_work = work_shares_of(spans)
-        self._gather(buckets)
+        self._parts = [bucket.span.of(self._gradient) for bucket in buckets]
+        #: By span, the share of the work that is done when it is ready, and what is done then.
+        fills = {bucket.last for bucket in buckets}
+        self._overlaps = [
+            (share, partial(weakly(self._overlap), fills=i in fills))
+            for i, share in enumerate(work_shares_of(spans))
+        ]
         #: Spans and buckets of this step that are ready.
         self._spans_ready = self._parts_ready = 0
         self._weight = 0.0
@@ -110,9 +108,8 @@ class AllReduce(Strategy):
         self._events = events
         self._since = 0.0
         self.updates = 0
-        is_cut = len(buckets) > 1 or (tuner is not None and tuner.is_trying)
-        self.ready = weakly(self._ready) if is_cut else None
-        reducer, overlaps = self._reducer, len(buckets) > 1
+        self.ready = weakly(self._ready) if len(buckets) > 1 else None
+        reducer, overlaps = self._reducer, self.ready is not None
         self.plan = ReducePlan(
             reducer.chosen,
             reducer.why,
@@ -127,16 +124,6 @@ class AllReduce(Strategy):
             codec.counts = self.counts
         port.waiting_for = lambda: "its neighbours in an all-reduce"
 
-    def _gather(self, buckets: Sequence[Bucket]) -> None:
-        """Sum the spans of the gradient in these buckets from now on."""
-        self._parts = [bucket.span.of(self._gradient) for bucket in buckets]
-        fills = {bucket.last for bucket in buckets}
-        #: By span, the share of the work that is done when it is ready, and what is done then.
-        self._overlaps = [
-            (share, partial(weakly(self._overlap), fills=i in fills))
-            for i, share in enumerate(self._shares_of_work)
-        ]
-
     @property
     def owned(self) -> Sequence[Span]:
         """See ``Holding.owned``."""
@@ -145,12 +132,6 @@ class AllReduce(Strategy):
     def begin(self, step: Step) -> None:
         """Start summing this rank's weight and progress while its gradient is computed."""
         self._spans_ready = self._parts_ready = 0
-        if self.tuner is not None:
-            buckets = self._cut(self.tuner.value)
-            if len(buckets) != len(self._parts):
-                self._gather(buckets)
-                assert self.plan is not None, "it sums"
-                self.plan = self.plan._replace(buckets=len(buckets), overlap=len(buckets) > 1)
         self._weight = self._reducer.weight(step.samples)
         self._reducer.start(self._weight, step)
         self._since = self._port.now() - step.computed

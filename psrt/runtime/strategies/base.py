@@ -14,7 +14,6 @@ from psrt.runtime.event_recorder import WorkerEventRecorder
 from psrt.runtime.strategies.boundary import Boundary
 from psrt.runtime.strategies.holding import Holding
 from psrt.runtime.updater import Contribution, Updater
-from psrt.sync.tuning import Tuner
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 
@@ -115,8 +114,6 @@ class Strategy(Boundary, Holding, Protocol):
     versions: Sequence[int] = ()
     #: How this strategy sums over all ranks; None where it does not.
     plan: ReducePlan | None = None
-    #: Has the value of a knob that changes; None without one.
-    tuner: Tuner | None = None
     #: What it counts; the worker counts into it, too, and reports it.
     counts: WorkerFold
     #: Computes the gradient of a batch, and returns its mean loss; None leaves that to the problem.

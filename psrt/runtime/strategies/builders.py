@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -18,13 +17,12 @@ from psrt.config import TrainConfig
 from psrt.config.modes import Mode
 from psrt.config.names import (
     ADAPT_THEN_COMBINE,
-    BUCKET_BYTES,
     GRADIENT_TRACKING,
     PAIRS,
     PUSH_SUM,
     SEQUENTIAL,
 )
-from psrt.core.arrays import ITEMSIZE, Vector
+from psrt.core.arrays import Vector
 from psrt.core.partition import Span, fragments_of
 from psrt.core.sharding import Sharing
 from psrt.model.chain import chain_layers, layer_spans
@@ -38,7 +36,6 @@ from psrt.runtime.push_codec import PushEncoder
 from psrt.runtime.reply_codec import ReplyDecoder
 from psrt.runtime.strategies.all_reduce import AllReduce
 from psrt.runtime.strategies.base import Serial, Strategy
-from psrt.runtime.strategies.buckets import buckets_of
 from psrt.runtime.strategies.by_host import Leader, Member
 from psrt.runtime.strategies.choco import Choco
 from psrt.runtime.strategies.easgd import ElasticAverager
@@ -70,15 +67,11 @@ from psrt.runtime.sum_frames import RecordedFrames
 from psrt.runtime.timing_only import TimingOnlyProblem
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod, FragmentPeriod
-from psrt.sync.tuning import PERIOD, Tuner, Use, buckets_to_try, fastest, fewest_averages
 from psrt.topology import Topology
 from psrt.topology.host_part import HostPart
 from psrt.topology.part import Part
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port
-
-#: Buckets of all sizes that are tried together: their plans stay in memory to the end of the run.
-_MOST_TRIED = 100
 
 #: Colour of who asks, without rounds; 1 of who answers.
 ASKS = 0
@@ -116,8 +109,6 @@ class Ingredients:
     team: Port | None = None
     #: The graph on which workers mix; None where they do not.
     topology: Topology | None = None
-    #: The values of a knob that a replay tries again, see ``sync.tuning``.
-    tried: Sequence[Use] = ()
     #: What a worker that averages in pairs does when, in a replay.
     turns: Turns | None = None
 
@@ -211,27 +202,14 @@ def summing(of: Ingredients) -> Strategy:
             spans=layers_apart(of.problem, n),
             **common,
         )
-    spans = gradient_spans(of.problem, n) if mode.overlap else ()
     return AllReduce(
         port,
         of.updater,
-        spans=spans,
-        tuner=_bucket_tuner(of, spans) if config.tune else None,
+        spans=gradient_spans(of.problem, n) if mode.overlap else (),
         codec=of.sum_codec(of.codec),
         shard=sharing,
         **common,
     )
-
-
-def _bucket_tuner(of: Ingredients, spans: Sequence[Span]) -> Tuner:
-    """Return what tries sizes of buckets."""
-    values = buckets_to_try(
-        lambda nbytes: len(buckets_of(spans, nbytes)),
-        ITEMSIZE * of.port.role_map.n,
-        usual=BUCKET_BYTES,
-        most=_MOST_TRIED,
-    )
-    return Tuner(values, fastest, of.tried)
 
 
 def layers_apart(problem: Problem, n: int) -> tuple[Span, ...]:
@@ -354,11 +332,6 @@ def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
         return ServerAverager(
             port, differences=mode.merges, parks=mode.parks, events=of.events, **codecs
         )
-    tuner: Tuner | None = None
-    if config.tune:
-        most = mode.local_steps
-        choose = partial(fewest_averages, most=most)
-        tuner = Tuner((1, min(PERIOD, most)), choose, of.tried)
     return ReduceAverager(
         port,
         of.outer(port.theta.size, differences=codec is not None),
@@ -368,7 +341,6 @@ def _averager(of: Ingredients, codec: JobCodec | None) -> Averager:
         check_every=config.check_every or 0,
         control_algorithm=of.control_algorithm,
         codec=of.sum_codec(codec),
-        tuner=tuner,
         events=of.events,
     )
 

@@ -26,11 +26,10 @@ from psrt.runtime.strategies.base import (
 )
 from psrt.runtime.strategies.boundary import Boundary
 from psrt.runtime.strategies.push_pull import PushPull
+from psrt.runtime.strategies.reducer import Reducer
 from psrt.runtime.strategies.team import Copy, Heard, Team
-from psrt.runtime.strategies.tuned import reducer_for
 from psrt.runtime.updater import Updater
 from psrt.sync import AveragingPeriod
-from psrt.sync.tuning import Tuner
 from psrt.transport.coded_sum import SumCodec
 from psrt.transport.port import Port, gradient_of
 
@@ -45,10 +44,8 @@ class Averager(Boundary, Protocol):
     counts: WorkerFold
     #: See ``Holding.model``.
     model: Vector | None = None
-    #: The local steps before the next average, where servers or a tuner say so; 0 if none does.
+    #: The local steps before the next average, where servers say so; 0 if they do not.
     local_steps: int = 0
-    #: See ``Strategy.tuner``.
-    tuner: Tuner | None = None
 
     def begin(self, step: Step) -> None:
         """Prepare for the local steps of round ``step.clock``; the default does nothing."""
@@ -197,7 +194,6 @@ class ReduceAverager(Averager):
         check_every: int = 0,
         control_algorithm: str | None = None,
         codec: SumCodec | None = None,
-        tuner: Tuner | None = None,
         events: WorkerEventRecorder | None = None,
     ) -> None:
         """Set up; collective.
@@ -211,10 +207,8 @@ class ReduceAverager(Averager):
             check_every: averages between two checks that θ is the same everywhere; 0 for none.
             control_algorithm: the all-reduce of the control values; None applies ``algorithm``.
             codec: makes frames of Δ_i; None sends θ_i as it is.
-            tuner: has the local steps between two averages; None leaves them as they are.
             events: records events for the history; None keeps none.
         """
-        self.tuner = tuner
         n = port.role_map.n
         # θ after the last average: what an outer optimizer steps from.
         base = port.theta.copy() if steps or codec is not None else None
@@ -223,7 +217,7 @@ class ReduceAverager(Averager):
         self.counts = WorkerFold()
         if codec is not None:
             codec.counts = self.counts
-        self._reducer = reducer_for(tuner)(
+        self._reducer = Reducer(
             port,
             outer,
             algorithm=algorithm,
@@ -243,11 +237,6 @@ class ReduceAverager(Averager):
             reducer.chosen, reducer.why, 1, False, reducer.control_algorithm, frames
         )
         port.waiting_for = lambda: "its neighbours in an all-reduce"
-
-    @property
-    def local_steps(self) -> int:  # type: ignore[override]
-        """The local steps before the next average, if they change."""
-        return 0 if self.tuner is None else self.tuner.value
 
     async def average(self, step: Step) -> None:
         """Sum the weighted θ_i, or Δ_i, and step to their mean."""
@@ -375,13 +364,12 @@ class LocalSGD(LocalSteps):
         self._averager = averager
         self._is_paced = is_paced
         self.counts = averager.counts
-        self.model, self.tuner = averager.model, averager.tuner
+        self.model = averager.model
         if team is None:
             self.plan = averager.plan
         else:
             team.count_into(self.counts)
         self._period = period
-        self._follow_period()
         #: Since the last average; ``updates`` counts those.
         self._steps = 0
         self._samples = 0
@@ -404,7 +392,6 @@ class LocalSGD(LocalSteps):
     def go_on(self, clock: int) -> None:
         """Resume from a checkpoint, which is of an average."""
         self._averager.go_on(self.updates)
-        self._follow_period()
 
     def begin(self, step: Step) -> None:
         """Note when a step begins."""
@@ -449,10 +436,6 @@ class LocalSGD(LocalSteps):
         self.updates += 1
         self._steps = self._samples = 0
         self._busy_steps, self._busy_s = 0, 0.0
-        self._follow_period()
-
-    def _follow_period(self) -> None:
-        """Take up the period that servers or a tuner say."""
         if self._averager.local_steps:
             self._period = self._period._replace(local_steps=self._averager.local_steps)
 

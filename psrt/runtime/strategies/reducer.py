@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -49,7 +48,7 @@ from psrt.transport.port import CONTROL, Port, Reduction, gradient_of
 class Reducer:
     """One worker's part in all rounds."""
 
-    saved: ClassVar[tuple[str, ...]] = ("updates", "_updater", "_codec")
+    saved = ("updates", "_updater", "_codec")
 
     def __init__(
         self,
@@ -117,7 +116,10 @@ class Reducer:
         self._theta = port.theta
         self._base = port.theta if base is None else base
         if shares is None:
-            self._buckets = self._sums_of(buckets)
+            self._buckets = [
+                port.reduction(span, self.chosen, weakly(self._take), self._codec)
+                for span in buckets
+            ]
         else:
             self._buckets = [
                 port.reduction(
@@ -128,8 +130,6 @@ class Reducer:
                 )
                 for span, shift, held in zip(buckets, shares.shifts, shares.held, strict=True)
             ]
-        #: Further numbers that are summed with this round; None where there are none.
-        self._beside: ControlSum | None = None
         #: Buckets of this round that are final, and those that have begun.
         self._final = self._begun = 0
         #: Those of them that are not known to be complete.
@@ -146,13 +146,6 @@ class Reducer:
         self.waited = 0.0
         #: This worker's part in the round: the step, its weight, whether it is still training.
         self._brought = Step(0, 0, 0.0), 0.0, False
-
-    def _sums_of(self, buckets: Sequence[Span]) -> list[Reduction]:
-        """Make the plans of all buckets; collective."""
-        return [
-            self._port.reduction(span, self.chosen, weakly(self._take), self._codec)
-            for span in buckets
-        ]
 
     @property
     def owned(self) -> list[Span]:
@@ -254,8 +247,6 @@ class Reducer:
             if self._check_every and self.updates % self._check_every == 0:
                 await self._check()
         assert not self._open, "a worker with samples has a weight"
-        if self._beside is not None:
-            await self._beside.finish()
         training = self._control.present > 0
         now = self._port.now()
         self.waited = now - began

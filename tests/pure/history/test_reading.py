@@ -214,8 +214,8 @@ def rewritten(history, change):
     ("does not name the mode", {"config": {}}),
     ("digests that are not", {"code_sha256": "AB" * 32}),
     ("batches that are not", {"batches": [0, 1]}),
-    ("tuned values that are not", {"tuned": [[0, 1, "2"]]}),
-    ("tuned values that are not", {"tuned": [[0, 1]]}),
+    ("tuned values that are not", {"tuned": [[1, "2"]]}),
+    ("tuned values that are not", {"tuned": [[0, 1.0]]}),
     ("clocks that are not a list", {"clocks": 1}),
     ("clocks that are not a host and three times each", {"clocks": [[0, 1.0, "2", 3.0]]}),
 ])  # fmt: skip

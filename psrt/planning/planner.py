@@ -86,12 +86,12 @@ def make_plan(question: Question, command: Callable[[int, Mapping[str, str]], st
             rows.append(_row(question, it, *result))
     if not rows:
         raise ConfigError(why)
-    rows.sort(key=question.budget.key)
+    rows.sort(key=lambda row: -row.useful_per_s)
     numbered = [
         replace(row, number=number, command=command(row.ranks, row.knobs))
         for number, row in enumerate(rows, 1)
     ]
-    return Plan(places.known_with(0), tuple(numbered), question.budget.words, dict(pruned))
+    return Plan(places.known_with(0), tuple(numbered), question.budget, dict(pruned))
 
 
 def _pruned(question: Question, pruned: Counter[str]) -> list[_Priced]:

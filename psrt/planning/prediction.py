@@ -220,16 +220,15 @@ def _merged(
 
 def _waits(
     summaries: Sequence[Summary],
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+) -> tuple[dict[str, float], dict[int, dict[int, float]]]:
     """Return the share of a worker's time that it waits: by cause; and by pair of workers."""
     causes = dict.fromkeys(("workers", "server", "messages", "reduce"), 0.0)
-    pairs: dict[str, dict[str, float]] = {}
+    pairs: dict[int, dict[int, float]] = {}
     for it in (it for summary in summaries for it in summary.waiting):
         whole = len(summaries) * it.seconds / it.share if it.share else math.inf
         for cause in causes:
             causes[cause] += getattr(it, f"for_{cause}") / whole / len(summaries[0].waiting)
-        own = pairs.setdefault(f"worker {it.worker}", {})
+        own = pairs.setdefault(it.worker, {})
         for other, seconds in it.waiting_for.items():
-            name = f"worker {other}"
-            own[name] = own.get(name, 0.0) + seconds / whole
+            own[other] = own.get(other, 0.0) + seconds / whole
     return causes, pairs

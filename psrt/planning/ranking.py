@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import PROMISES as PROMISES
 from psrt.core.errors import ConfigError
+from psrt.core.units import time_text
 from psrt.planning.known import Known
-from psrt.rows.knobs import dashed
-from psrt.rows.values import SWITCH
+from psrt.rows.knobs import read_flag
+from psrt.rows.values import REAL, SWITCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Prediction:
     staleness_max: int | None
     #: By cause, the share of a worker's time that it spends waiting for it.
     waits: Mapping[str, float]
-    #: By rank that waits and rank that is waited for, both as "worker 1", the share of time.
-    waiting_for: Mapping[str, Mapping[str, float]]
+    #: By worker that waits and worker that is waited for, the share of its time.
+    waiting_for: Mapping[int, Mapping[int, float]]
     #: Steps of each worker that were simulated, and their virtual seconds.
     steps: int
     seconds: float
@@ -73,22 +73,49 @@ class Row:
         used = self.prediction.samples_per_s * (1 - self.prediction.dropped)
         return used if self.goodput is None else used * self.goodput
 
-    @property
-    def words(self) -> list[str]:
-        """The flags as words."""
-        return words_of(self.knobs)
-
 
 def words_of(knobs: Mapping[str, str]) -> list[str]:
     """Return flags, by name without dashes, as words."""
-    switches = {dashed(name) for name, it in knobs_of(TrainConfig).items() if it.kind is SWITCH}
-    words = list[str]()
+    words, kinds = list[str](), {it: knob.kind for it, knob in knobs_of(TrainConfig).items()}
     for flag, text in knobs.items():
-        words += [f"--{flag}", text] if flag not in switches else [f"--{_NO[text]}{flag}"]
+        if kinds[flag.replace("-", "_")] is SWITCH:
+            words.append(f"--{'' if text == 'true' else 'no-'}{flag}")
+        else:
+            words += [f"--{flag}", text]
     return words
 
 
-_NO: Final = {"true": "", "false": "no-"}
+class Budget(NamedTuple):
+    """What a row is to be good for: without any it is a rate."""
+
+    #: ``samples`` or ``seconds``, and their number.
+    kind: str = ""
+    amount: float = 0.0
+
+    def of(self, row: Row) -> str:
+        """Return the time for the samples, or the samples of the seconds."""
+        rate, is_time = row.useful_per_s, self.kind == "samples"
+        return time_text(self.amount / rate) if is_time else f"{self.amount * rate:.3g}"
+
+    def __str__(self) -> str:
+        known = {"samples": f"seconds for {self.amount:g} samples"}
+        known["seconds"] = f"samples in {self.amount:g} s"
+        return known.get(self.kind, "samples/s")
+
+
+def read_budget(text: str) -> Budget:
+    """Return the budget that a text spells.
+
+    >>> print(read_budget("samples:1e6"))
+    seconds for 1e+06 samples
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    kind, _, number = text.partition(":")
+    if kind not in ("samples", "seconds"):
+        raise ConfigError(f"budget must be samples:N or seconds:T, got {text!r}")
+    return Budget(kind, read_flag(f"budget {kind}", REAL, number, exclusive_min=0, max=1e18))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +123,9 @@ class Plan:
     """The answer of ``psrt plan``."""
 
     known: Known
-    #: Best first.
+    #: Best first; at least one.
     rows: tuple[Row, ...]
-    #: What they are ranked by, in words, such as "samples/s".
-    asked: str
+    budget: Budget
     #: By reason, the number of candidates that were left out.
     pruned: Mapping[str, int]
 
@@ -108,13 +134,9 @@ class Plan:
         rows = []
         for row in self.rows:
             found = {it.name: getattr(row, it.name) for it in fields(row) if it.name != "config"}
-            found |= asdict(found.pop("prediction")) | {"words": row.words}
-            names = {"sent_per_step": "sent_bytes_per_step", "waits": "waiting"}
-            names |= {"memory": "memory_bytes"}
-            rows.append({names.get(name, name): it for name, it in found.items()})
-        known = json.loads(self.known.to_json())
-        found = {"known": known, "asked": self.asked, "rows": rows, "pruned": self.pruned}
-        return json.dumps(found, indent=1, allow_nan=False) + "\n"
+            rows.append(found | asdict(found.pop("prediction")))
+        found = {"known": asdict(self.known), "asked": str(self.budget), "rows": rows}
+        return json.dumps(found | {"pruned": self.pruned}, indent=1, allow_nan=False) + "\n"
 
 
 def promise_of(config: TrainConfig, *, several: bool) -> str:
@@ -128,54 +150,3 @@ def promise_of(config: TrainConfig, *, several: bool) -> str:
     """
     own, is_coded = config.scheme.promise, config.codec is not None
     return "bounded" if own == "same" and is_coded and (several or config.codec_everywhere) else own
-
-
-class Budget(NamedTuple):
-    """What rows are ranked by."""
-
-    #: In words.
-    words: str = "samples/s"
-    #: ``samples``, ``seconds``, or a name of ``_FIGURES``.
-    kind: str = ""
-    #: Samples, or seconds; 0 for a rate.
-    amount: float = 0.0
-
-    def key(self, row: Row) -> tuple[float, float]:
-        """Return what to sort rows by, the best first."""
-        first = _FIGURES[self.kind](row) if self.kind in _FIGURES else 0.0
-        return first, -row.useful_per_s
-
-    def of(self, row: Row) -> float:
-        """Return the seconds for the samples, or the samples in the seconds."""
-        rate = row.useful_per_s
-        return self.amount / rate if self.kind == "samples" else self.amount * rate
-
-
-_FIGURES: Final[Mapping[str, Callable[[Row], float]]] = {
-    "staleness": lambda row: row.prediction.staleness_mean or 0.0,
-    "bytes": lambda row: row.prediction.sent_per_step * row.ranks / row.workers,
-    "memory": lambda row: float(max(row.memory.values())),
-}
-
-
-def read_budget(text: str) -> Budget:
-    """Return the budget that a text spells.
-
-    >>> read_budget("samples:1e6").words, read_budget("staleness").words
-    ('seconds for 1e+06 samples', 'staleness, then samples/s')
-
-    Raises:
-        ConfigError: if it is none.
-    """
-    kind, colon, number = text.strip().partition(":")
-    if kind in _FIGURES and not colon:
-        return Budget(f"{kind}, then samples/s", kind)
-    try:
-        amount = float(number) if kind in ("samples", "seconds") else 0.0
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < 1e18:
-        kinds = ", ".join(["samples:N", "seconds:T", *_FIGURES])
-        raise ConfigError(f"budget must be one of {kinds}, N and T above 0, got {text!r}")
-    words = f"seconds for {amount:g} samples" if kind == "samples" else f"samples in {amount:g} s"
-    return Budget(words, kind, amount)

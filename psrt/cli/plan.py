@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
+import contextlib
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,11 @@ from psrt.core.errors import ConfigError
 from psrt.core.files import check_writable, read_text, write_text
 from psrt.core.progress import PROGRESS
 from psrt.launch import launch_line, started_ranks
-from psrt.rows.knobs import accept, dashed, read_flag
-from psrt.rows.values import REAL, WHOLE, Number, read_numbers
+from psrt.rows.knobs import Knob, accept, dashed, read
+from psrt.rows.values import REAL, TEXT, WHOLE
 
 if TYPE_CHECKING:
+    from psrt.collective.analysis.machine import MachineCosts
     from psrt.planning.known import Known, Site
     from psrt.planning.planner import Question
     from psrt.planning.ranking import Row
@@ -51,10 +52,8 @@ With --workers a job has that many workers, and servers come on top. Otherwise t
 is fixed, by --ranks, the slots of --hosts, the run or the file, and servers are some of them. All
 words after SCRIPT belong to it."""
 
-_MOST = 4096
-_GRADIENT = (Number("MILLISECONDS", 1e-6, 1e9), Number("SD", 0.0, 1e9, default=0))
-#: Gradients that stand for a mean and a standard deviation; bytes/s that are as good as infinite.
-_DRAWS, _RATE = 256, 1e12
+#: Bytes/s that are as good as infinite.
+_RATE = 1e12
 #: Flags of ``psrt train`` that no row keeps; those among them that have another meaning here.
 _APART = {name for name, it in knobs_of(TrainConfig).items() if not it.of_run or it.real_time}
 _APART = (_APART - {"inject"}) | {"tune", "parallel"}
@@ -77,6 +76,15 @@ _NEEDS = {
     "parameters": "gradient_ms", "gradient_ms": "parameters", "link": "workers",
     "ranks_per_host": "link", "checkpoint_every": "mtbf", "try_seconds": "try",
 }  # fmt: skip
+_COUNT = Knob(WHOLE, "", min=1, max=4096)
+#: Flags that are numbers or names.
+_KNOBS = {
+    **dict.fromkeys(("workers", "ranks", "ranks_per_host", "top", "try"), _COUNT),
+    "parameters": Knob(WHOLE, "", min=1, max=10**12),
+    "gradient_ms": Knob(REAL, "", exclusive_min=0, max=1e9),
+    "try_seconds": Knob(REAL, "", exclusive_min=0, max=1e6),
+    "promise": Knob(TEXT, "", choices=("same", "bounded", "any")),
+}
 #: Name, value and help of each other flag.
 _FLAGS = (
     ("workers", "W", "number of workers, in addition to the servers"),
@@ -84,7 +92,7 @@ _FLAGS = (
     ("hosts", "FILE", "hostfile of the ranks, as psrt launch --hostfile takes it"),
     ("like", "RUN", "take the times of a run made with --record"),
     ("parameters", "N", "number of parameters, with --gradient-ms"),
-    ("gradient-ms", "MS[:SD]", "milliseconds of a gradient, and their standard deviation (0)"),
+    ("gradient-ms", "MS", "milliseconds of a gradient; see --inject for what varies"),
     ("known", "FILE", "take what an earlier plan has measured: its --json file"),
     ("link", "LATENCY_S:BYTES_PER_S", "with --workers, latency and bandwidth of each host's link, "
      "in each direction (default: all ranks are on one host)"),
@@ -133,13 +141,10 @@ def main(argv: Sequence[str]) -> int:
         from psrt.planning.planner import make_plan
         from psrt.planning.table import plan_text
 
-        top, tries = _count(given, "top", "12"), _count(given, "try", "1")
-        text = given.get("try_seconds", "120")
-        seconds = read_flag("try-seconds", REAL, text, exclusive_min=0, max=1e6)
         question = _question(given)
         command = _command(question, given)
         plan = make_plan(question, command)
-        say(plan_text(plan, top))
+        say(plan_text(plan, given.get("top", 12)))
         if "out" in given:
             write_text(given["out"], _toml(plan.rows[0]))
         if "json" in given:
@@ -151,7 +156,8 @@ def main(argv: Sequence[str]) -> int:
     if "try" in given:
         from psrt.planning.trying import try_best
 
-        try_best(plan.rows[:tries], command, seconds=seconds, say=say)
+        seconds = given.get("try_seconds", 120.0)
+        try_best(plan.rows[: given["try"]], command, seconds=seconds, say=say)
     return 0
 
 
@@ -163,13 +169,8 @@ def _toml(row: Row) -> str:
     return "\n".join([said, *lines, ""])
 
 
-def _count(given: Mapping[str, Any], name: str, usual: str = "1") -> int:
-    found: int = read_flag(name, WHOLE, given.get(name, usual), min=1, max=_MOST)
-    return found
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    """Check which flags are given together, and that files can be read and written."""
+def _check(given: dict[str, Any]) -> None:
+    """Read numbers and names; check what is given together, and that files can be written."""
     if started_ranks() > 1:
         raise ConfigError("psrt plan runs in one process: start it without mpirun")
     said = {name: f"--{dashed(name)} {it}" for name, it in given.items()}
@@ -183,14 +184,13 @@ def _check(given: Mapping[str, Any]) -> None:
             raise ConfigError(f"{said[name]} has no effect without --{dashed(other)}")
     if "parameters" in given and not given.keys() & {"workers", "ranks", "hosts"}:
         raise ConfigError("--parameters needs ranks: give --workers W, --ranks N or --hosts FILE")
-    if given.get("promise", "any") not in ("same", "bounded", "any"):
-        raise ConfigError(f"promise must be one of same, bounded, any, got {given['promise']!r}")
     if given["script"] and given["script"][0] != "-m" and not Path(given["script"][0]).is_file():
         raise ConfigError(f"no script {given['script'][0]}")
     if "html" in given:
         check_page_file(given["html"], "--html", overwrite=given.get("overwrite", False))
     for name in ("out", "json"):
         check_writable(given.get(name))
+    given |= {name: read(name, it, given[name]) for name, it in _KNOBS.items() if name in given}
 
 
 def _question(given: dict[str, Any]) -> Question:
@@ -199,8 +199,8 @@ def _question(given: dict[str, Any]) -> Question:
     from psrt.planning.planner import Question
     from psrt.planning.ranking import Budget, read_budget
 
-    failures, budget = failures_of(given), given.get("budget")
-    asked = Budget() if budget is None else read_budget(budget)
+    failures = failures_of(given)
+    budget = read_budget(given["budget"]) if "budget" in given else Budget()
     found = values_of(argparse.Namespace(**given))
     values = {name: it for name, it in found.items() if name not in _APART}
     fixed = dict(values)
@@ -211,15 +211,13 @@ def _question(given: dict[str, Any]) -> Question:
     values["batch_size"] = known.workload.batch_size
     # A script has its own.
     usual = TrainConfig(batch_size=values["batch_size"]) if given["script"] else TrainConfig()
-    workers = _count(given, "workers") if "workers" in given else None
-    per_host = _count(given, "ranks_per_host") if "link" in given else None
     promises, least = [*PROMISES], given.get("promise", "any")
     return Question(
         base=TrainConfig(**values),
         usual=usual,
         fixed=fixed,
-        places=Places(known, workers, per_host, per_host or 1),
-        budget=asked,
+        places=Places(known, given.get("workers")),
+        budget=budget,
         promises=promises if least == "any" else promises[: promises.index(least) + 1],
         failures=failures,
     )
@@ -227,34 +225,29 @@ def _question(given: dict[str, Any]) -> Question:
 
 def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
     """Return what is known of the model and the machine: given, recorded or measured."""
-    if "known" in given:
-        from psrt.planning.known import Known
+    from psrt.collective.analysis.machine import DEFAULT_COSTS
+    from psrt.planning.fitting import fitted
+    from psrt.planning.known import Known, Workload
 
-        try:
-            found = Known.from_json(read_text(given["known"]))
-        except ConfigError as error:
-            raise ConfigError(f"--known {given['known']}: {error}") from None
+    if "known" in given:
+        found = Known.from_json(read_text(given["known"]))
     elif "like" in given:
         found = _like(given["like"], values)
+    elif "parameters" in given:
+        batch = values.get("batch_size", TrainConfig().batch_size)
+        work = Workload(given["parameters"], batch, ((given["gradient_ms"] / 1e3,),))
+        found = Known(work, _site(given, values, DEFAULT_COSTS))
     else:
-        found = _given(given, values) if "parameters" in given else _measured(given, values)
+        found = _measured(given, values)
     if found.runs:
-        from psrt.planning.fitting import fitted
-
         # As far as it matters to their speed.
         own = {it: values[it] for it in ("optimizer", "batch_size") if it in values}
         with PROGRESS.doing("fitting to short runs"):
             found = fitted(found, TrainConfig(**own))
-    if "link" not in given:
-        return found
-    from psrt.collective.costs import LinkCosts
-    from psrt.simulation.cost_flags import read_link
-
-    latency, rate = read_link(given["link"])
-    between = LinkCosts(latency, 1 / min(rate, _RATE), found.site.costs.between.gamma)
-    return replace(
-        found, site=replace(found.site, costs=replace(found.site.costs, between=between))
-    )
+    if "link" in given:
+        site = _site(given, values, found.site.costs)
+        found = replace(found.without_factors(), site=site)
+    return found
 
 
 def _like(run: str, values: dict[str, Any]) -> Known:
@@ -269,47 +262,29 @@ def _like(run: str, values: dict[str, Any]) -> Known:
         is_its = knob.group in ("optimizer", "data and model") and not knob.requires
         if is_its and config.get(name) is not None:
             values.setdefault(name, accept(name, knob, config[name]))
-    work = {"batch_size": batch_of(history), "samples": samples_of(history)}
-    try:
-        return known_of(run, history, parts=parts_of(history), **work)
-    except ConfigError as error:
-        raise ConfigError(f"{run}: {error}") from None
+    samples, parts = samples_of(history), parts_of(history)
+    return known_of(run, history, batch_size=batch_of(history), samples=samples, parts=parts)
 
 
-def _given(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
-    """Return what the flags say."""
-    import numpy as np
-
-    from psrt.planning.known import Known, Workload
-
-    try:
-        mean, sd = read_numbers(_GRADIENT, given["gradient_ms"])
-    except ValueError as error:
-        raise ConfigError(f"gradient-ms {error}, got {given['gradient_ms']!r}") from None
-    # Log-normal: never negative, and with a tail, as real times have.
-    width = math.sqrt(math.log1p((sd / mean) ** 2))
-    drawn = np.random.default_rng(0).lognormal(0.0, width, _DRAWS if sd else 1)
-    seconds = mean / 1e3 * drawn / drawn.mean()
-    n = read_flag("parameters", WHOLE, given["parameters"], min=1, max=10**12)
-    batch = values.get("batch_size", TrainConfig().batch_size)
-    return Known(Workload(n, batch, (tuple(seconds.tolist()),)), _site(given))
-
-
-def _site(given: Mapping[str, Any]) -> Site:
-    """Return the ranks of --hosts, each with a core, or some on this machine."""
-    from psrt.collective.analysis.machine import DEFAULT_COSTS
+def _site(given: Mapping[str, Any], values: Mapping[str, Any], costs: MachineCosts) -> Site:
+    """Return the ranks of --hosts or --link, each with a core, or some on this machine."""
+    from psrt.collective.costs import LinkCosts
     from psrt.launch.hostfile import read_hostfile
     from psrt.planning.known import Site
+    from psrt.simulation.cost_flags import read_link
 
     if "hosts" in given:
         cores = slots = [it.slots for it in read_hostfile(given["hosts"])]
+    elif "link" in given:
+        latency, rate = read_link(given["link"])
+        between = LinkCosts(latency, 1 / min(rate, _RATE), costs.between.gamma)
+        costs, per_host = replace(costs, between=between), given.get("ranks_per_host", 1)
+        ranks = 2 * max(given.get("workers", 1), values.get("servers") or 0)
+        cores = slots = [per_host] * -(-ranks // per_host)  # for any number of servers
     else:
-        slots, cores = [_count(given, "ranks")], [len(os.sched_getaffinity(0))]
-    if sum(slots) > _MOST:
-        raise ConfigError(f"at most {_MOST} ranks are planned, got {sum(slots)}")
+        slots, cores = [given.get("ranks", 1)], [len(os.sched_getaffinity(0))]
     hosts = tuple(number for number, count in enumerate(slots) for _ in range(count))
-    costs = replace(DEFAULT_COSTS, cores=max(cores))
-    return Site(hosts, tuple(range(len(slots))), tuple(cores), costs)
+    return Site(hosts, tuple(range(len(slots))), tuple(cores), replace(costs, cores=max(cores)))
 
 
 def _measured(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
@@ -320,12 +295,9 @@ def _measured(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
 
     flags = ["--hostfile", given["hosts"]] if "hosts" in given else []
     if not given["script"]:
-        kept = {
-            it: value for it, value in values.items() if it not in ("mode", "servers", "inject")
-        }
+        kept = {it: values[it] for it in values.keys() - {"mode", "servers", "inject"}}
         flags += ["--knobs", shlex.join(words_of(flags_of(TrainConfig(**kept), TrainConfig())))]
-    ranks = _count(given, "ranks") if "ranks" in given else None
-    workers = _count(given, "workers") if "workers" in given else None
+    ranks, workers = given.get("ranks"), given.get("workers")
     ranks = ranks if workers is None else workers + 1
     if "link" in given:  # of hosts that are not there: only a gradient is measured
         ranks, workers = 1, None
@@ -336,10 +308,15 @@ def _command(
     question: Question, given: Mapping[str, Any]
 ) -> Callable[[int, Mapping[str, str]], str]:
     """Return what makes the line that runs a row: of psrt train, or of a script."""
+    from psrt.job.problems import timing_problem
     from psrt.planning.ranking import words_of
 
-    script = given["script"] or ([] if _is_mlp(question) else ["my_model.py"])
+    script = given["script"] or ["my_model.py"]
     hosts = ["--hostfile", given["hosts"]] if "hosts" in given else []
+    with contextlib.suppress(ConfigError):
+        mlp = timing_problem(replace(question.base, steps=1, epochs=None), workers=1)
+        if not given["script"] and mlp.n == question.places.known.workload.n:
+            script = []  # the model that the flags describe
 
     def command(ranks: int, knobs: Mapping[str, str]) -> str:
         words = words_of(knobs)
@@ -347,14 +324,3 @@ def _command(
         return launch_line(ranks, shlex.join([*hosts, *what]))
 
     return command
-
-
-def _is_mlp(question: Question) -> bool:
-    """Return whether the flags describe a model of the size that is planned for."""
-    from psrt.job.problems import timing_problem
-
-    try:
-        there = timing_problem(replace(question.base, steps=1, epochs=None), workers=1)
-    except ConfigError:
-        return False
-    return there.n == question.places.known.workload.n

@@ -157,4 +157,4 @@ class Known:
             found["runs"] = tuple(ShortRun(**it) for it in found["runs"])
             return cls(**found)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise ConfigError("not what planning has measured") from None
+            raise ConfigError("--known: not what planning has measured") from None

@@ -33,8 +33,6 @@ def measured_on(
 ) -> Known:
     """Return what ranks that ``psrt launch`` starts measure of a job.
 
-    What they print goes to stderr: stdout is for the plan.
-
     Args:
         ranks: their number; None leaves it to ``psrt launch``.
         flags: others of it.
@@ -49,8 +47,8 @@ def measured_on(
     beside = "." if "--hostfile" in flags else None
     with tempfile.TemporaryDirectory(prefix=".psrt-plan-", dir=beside) as folder:
         path = Path(folder).absolute() / "known.json"
-        ours = [str(_HERE), str(path), str(workers or 0)]
-        if status := ran(launch_line(ranks, shlex.join([*flags, *ours, *script]))):
+        words = [*flags, str(_HERE), str(path), str(workers or 0), *script]
+        if status := ran(launch_line(ranks, shlex.join(words))):  # stdout is for the plan
             raise SystemExit(status)
         if path.exists():
             return Known.from_json(path.read_text(encoding="utf-8"))
@@ -61,20 +59,19 @@ def measured_on(
     )
 
 
-def ran(line: str, log: IO[str] | None = None) -> int:
-    """Run a shell line without a shell; return its status.
+def ran(line: str, log: IO[str] | None = None, timeout_s: float | None = None) -> int:
+    """Run a line that is quoted for a shell; its output goes to ``log``, by default to stderr.
 
-    Args:
-        line: quoted for a shell.
-        log: takes what it prints; None: stderr.
+    Raises:
+        TimeoutExpired: after that many seconds; it has ended its ranks.
     """
     process = subprocess.Popen(
         shlex.split(line), stdin=subprocess.DEVNULL, stdout=2 if log is None else log, stderr=log
     )
     try:
-        return process.wait()
+        return process.wait(timeout_s)
     except BaseException:
-        process.terminate()  # it ends its ranks before it ends
+        process.terminate()
         process.wait()
         raise
 

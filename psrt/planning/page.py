@@ -33,7 +33,7 @@ def page_of(plan: Plan) -> str:
         ConfigError: if jinja2 is not installed.
     """
     title = f"A plan for {plural(plan.known.workload.n, 'parameter')}"
-    lead = f"{plural(len(plan.rows), 'candidate')}, ranked by {plan.budget}"
+    lead = f"{plural(len(plan.rows), 'candidate')}, ranked by {plan.budget.words}"
     best, doubt = plan.rows[:_BEST], plan.known.doubt
     sections = [
         _section(
@@ -57,7 +57,7 @@ def _section(name: str, title: str, *parts: Part | None) -> Section:
 
 
 def _table(plan: Plan, rows: Sequence[Row], caption: str = "") -> Table:
-    """Return a table, in which units stay with their numbers; folded if it has a caption."""
+    """Return a table, folded if it has a caption."""
     (_, _, *head), *lines = table(rows, plan.budget)
     cells = [(f"{place}  {what}", *its) for place, what, *its in lines]
     return Table(cells, ("", *head), caption, numbers=True, folded=bool(caption))
@@ -106,12 +106,10 @@ def _waiting(rows: Sequence[Row]) -> Iterator[Figure | None]:
 
 def _measured(known: Known) -> Iterator[tuple[str, str]]:
     """Yield what is known beside what a plan always says, each with its name."""
-    work, site = known.workload, known.site
-    yield "samples of a worker's step", number(work.batch_size)
-    means = (seconds(sum(its) / len(its)) for its in work.gradient_s)
+    means = (seconds(sum(its) / len(its)) for its in known.workload.gradient_s)
     yield "a gradient, by rank", ", ".join(means)
-    yield "host, by rank", ", ".join(map(str, site.hosts))
-    yield "cores, by machine", ", ".join(map(str, site.cores))
+    yield "host, by rank", ", ".join(map(str, known.site.hosts))
+    yield "cores, by machine", ", ".join(map(str, known.site.cores))
     yield from ((f"an update by {it}", f"{nbytes(rate)}/s") for it, rate in known.apply.items())
     for run in known.runs:
         kind, speed = f"{run.family} {run.codec or ''}".strip(), number(run.samples_per_s, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import NamedTuple
 
@@ -86,28 +86,21 @@ def words_of(knobs: Mapping[str, str]) -> list[str]:
 
 
 class Budget(NamedTuple):
-    """What a row is to be good for: without any it is a rate."""
+    """What a row is to be good for: what that is called, and a column for it."""
 
-    #: ``samples`` or ``seconds``, and their number.
-    kind: str = ""
-    amount: float = 0.0
-
-    def of(self, row: Row) -> str:
-        """Return the time for the samples, or the samples of the seconds."""
-        rate, is_time = row.useful_per_s, self.kind == "samples"
-        return time_text(self.amount / rate) if is_time else f"{self.amount * rate:.3g}"
-
-    def __str__(self) -> str:
-        known = {"samples": f"seconds for {self.amount:g} samples"}
-        known["seconds"] = f"samples in {self.amount:g} s"
-        return known.get(self.kind, "samples/s")
+    words: str = "samples/s"
+    #: Empty: there is no such column.
+    head: str = ""
+    #: Formats what comes of a number of samples per second.
+    of: Callable[[float], str] = str
 
 
 def read_budget(text: str) -> Budget:
     """Return the budget that a text spells.
 
-    >>> print(read_budget("samples:1e6"))
-    seconds for 1e+06 samples
+    >>> budget = read_budget("samples:1e6")
+    >>> budget.words, budget.of(50.0)
+    ('seconds for 1e+06 samples', '20000 s')
 
     Raises:
         ConfigError: if it is none.
@@ -115,7 +108,11 @@ def read_budget(text: str) -> Budget:
     kind, _, number = text.partition(":")
     if kind not in ("samples", "seconds"):
         raise ConfigError(f"budget must be samples:N or seconds:T, got {text!r}")
-    return Budget(kind, read_flag(f"budget {kind}", REAL, number, exclusive_min=0, max=1e18))
+    asked = read_flag(f"budget {kind}", REAL, number, exclusive_min=0, max=1e18)
+    if kind == "samples":
+        words = f"seconds for {asked:g} samples"
+        return Budget(words, "time", lambda rate: time_text(asked / rate))
+    return Budget(f"samples in {asked:g} s", "samples", lambda rate: f"{asked * rate:.3g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class Plan:
         for row in self.rows:
             found = {it.name: getattr(row, it.name) for it in fields(row) if it.name != "config"}
             rows.append(found | asdict(found.pop("prediction")))
-        found = {"known": asdict(self.known), "asked": str(self.budget), "rows": rows}
+        found = {"known": asdict(self.known), "asked": self.budget.words, "rows": rows}
         return json.dumps(found | {"pruned": self.pruned}, indent=1, allow_nan=False) + "\n"
 
 

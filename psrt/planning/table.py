@@ -54,7 +54,7 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "simulated", f"{plural(count, 'configuration')} of {count + sum(plan.pruned.values())}"
     if plan.pruned:
         yield "left out", "; ".join(f"{why}: {its}" for why, its in plan.pruned.items())
-    yield "ranked by", str(plan.budget)
+    yield "ranked by", plan.budget.words
 
 
 def notes(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -64,12 +64,9 @@ def notes(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     yield from ((f"θ {name}", text) for name, text in PROMISES.items() if name in promises)
     yield "memory", "parameters, gradients and optimizer of the largest rank; no activations"
     yield "samples/s", "says nothing about how well a model learns from a sample"
-    dropped = [(it.prediction.dropped, it.number) for it in rows if it.prediction.dropped > 5e-4]
-    if dropped:
-        yield (
-            "gradients that no update uses",
-            ", ".join(f"{percent(it)} in {n}" for it, n in dropped),
-        )
+    shares = ((it.prediction.dropped, it.number) for it in rows)
+    if dropped := [f"{percent(share)} in {n}" for share, n in shares if share > 5e-4]:
+        yield "gradients that no update uses", ", ".join(dropped)
     if more := len(plan.rows) - len(rows):
         yield f"{plural(more, 'row')} more", "--top N prints them, --json FILE writes all"
 
@@ -96,8 +93,8 @@ def _cells(row: Row, budget: Budget) -> Iterator[tuple[str, str]]:
     yield "θ", row.promise
     if row.goodput is not None:
         yield "goodput", percent(row.goodput)
-    if budget.kind:
-        yield "time" if budget.kind == "samples" else "samples", budget.of(row)
+    if budget.head:
+        yield budget.head, budget.of(row.useful_per_s)
 
 
 def named(row: Row) -> str:

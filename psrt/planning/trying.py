@@ -7,6 +7,7 @@ its own command and for as many steps as are predicted for the same time.
 from __future__ import annotations
 
 import math
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from psrt.views.runs.folder import read_run
 FOLDER = Path("runs") / "plan"
 #: Lines of metrics of a run, and the least seconds whose speed says something.
 _LINES, _LEAST_S = 40, 1.0
+#: How many times as long as predicted a run may take, after the seconds in which it starts.
+_SLOWER, _START_S = 2.0, 30.0
 #: At which shares of the time losses are shown.
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 
@@ -52,7 +55,7 @@ def try_best(
         own["log-every"] = str(max(1, steps // _LINES))
         knobs = {name: text for name, text in row.knobs.items() if name != "epochs"}
         try:
-            tried.append((row, _lines_of(command(row.ranks, knobs | own), folder)))
+            tried.append((row, _lines_of(command(row.ranks, knobs | own), folder, seconds)))
         except ConfigError as error:
             say(f"row {row.number} failed: {error}")
     if tried:
@@ -62,8 +65,8 @@ def try_best(
         say("\n" + format_table(head, [_cells(*it, times) for it in tried]))
 
 
-def _lines_of(command: str, folder: Path) -> Floats:
-    """Run a command; return the seconds, samples and loss, nan without any, of each line (3, k).
+def _lines_of(command: str, folder: Path, seconds: float) -> Floats:
+    """Train; return the seconds, samples and loss, nan without any, of each line: (3, k).
 
     Raises:
         ConfigError: if it fails, or ends before it writes metrics.
@@ -71,7 +74,10 @@ def _lines_of(command: str, folder: Path) -> Floats:
     folder.parent.mkdir(parents=True, exist_ok=True)
     log = folder.with_suffix(".log")
     with log.open("w", encoding="utf-8") as file:
-        status = ran(command, file)
+        try:
+            status = ran(command, file, _SLOWER * seconds + _START_S)
+        except subprocess.TimeoutExpired:
+            status = 0  # what it has written by then says enough
     lines = [it for it in log.read_text(encoding="utf-8").splitlines() if it.strip()]
     if status:
         why = next((it for it in lines if "error:" in it), lines[-1] if lines else "")

@@ -144,7 +144,8 @@ def test_steps_take_what_they_are_made_of(tmp_path, capsys, flags, step_s):
 
 
 def test_intervals_contain_the_mean_of_many_seeds(tmp_path, capsys):
-    flags = "--parameters 1000 --gradient-ms 20:8 --mode async --servers 1 --workers 2"
+    flags = "--parameters 1000 --gradient-ms 14 --mode async --servers 1 --workers 2"
+    flags += " --inject 0:jitter:0.006 --inject 1:jitter:0.006"
     row = one(tmp_path, capsys, flags)
     assert row["low"] < row["samples_per_s"] < row["high"]
     assert row["low"] <= 2 * 32 / T <= row["high"] * 1.005
@@ -158,7 +159,7 @@ def test_what_is_fixed_is_not_tried(tmp_path, capsys):
     assert modes == {"ssp:staleness=1", "ssp", "ssp:staleness=8"}
     assert one(tmp_path, capsys, f"{flags} ssp:staleness=3")["knobs"]["mode"] == "ssp"
     config = tmp_path / "fixed.toml"
-    config.write_text('mode = "ssp:staleness=5"\nservers = 2\n')
+    config.write_text('mode = "ssp:staleness=5"\nservers = 2\ntimeout_s = 9.0\nrecord = true\n')
     row = one(tmp_path, capsys, f"{GIVEN} --workers 3 --config {config}")
     assert (row["knobs"]["mode"], row["servers"]) == ("ssp:staleness=5", 2)
 
@@ -244,7 +245,6 @@ W2 = f"{GIVEN} --workers 2"
         (f"{W2} --ranks-per-host 2", "--ranks-per-host 2 has no effect without --link"),
         ("--parameters 5 --workers 2 --gradient-ms nan", "gradient-ms must be"),
         ("--parameters 5 --workers 2 --gradient-ms 0", "gradient-ms must be"),
-        ("--parameters 5 --workers 2 --gradient-ms 5:-1", "gradient-ms must be"),
         (f"{W2} --link 1", "link must be LATENCY_S:BYTES_PER_S"),
         (f"{W2} --budget money", "budget must be samples:N or seconds:T"),
         (f"{W2} --budget samples:nan", "budget samples must be"),
@@ -277,6 +277,6 @@ def test_mistakes_are_one_line(flags, said):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"known": {"workload": 3}}', "null"])
 def test_files_that_are_no_plan(tmp_path, text):
     (tmp_path / "known.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"known\.json: not what planning has measured") as caught:
+    with pytest.raises(ConfigError, match="--known: not what planning has measured") as caught:
         main(["--known", f"{tmp_path}/known.json"])
     assert "\n" not in str(caught.value)

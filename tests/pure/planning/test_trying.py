@@ -2,6 +2,9 @@
 
 import json
 import math
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -22,14 +25,17 @@ def tries(monkeypatch, tmp_path):
             started.append(knobs)
             return f"start {ranks} {knobs['out']}"
 
-        def ran(line, log):
+        def ran(line, log, timeout_s):
             status, lines, text = runs[len(started) - 1]
             folder = tmp_path / line.split()[2]
             log.write(text)
+            assert timeout_s == 2 * seconds + 30
             if lines is not None:
                 folder.mkdir(exist_ok=True)
                 (folder / "config.toml").write_text(to_toml(TrainConfig()))
                 (folder / "metrics.jsonl").write_text("".join(map(line_of, lines)))
+            if status == LATE:
+                raise subprocess.TimeoutExpired(line, timeout_s)
             return status
 
         monkeypatch.setattr(trying, "ran", ran)
@@ -47,13 +53,15 @@ def line_of(at):
     return json.dumps({**found, "evaluated_seconds": None}) + "\n"
 
 
+#: The status of a run that is ended because it takes too long.
+LATE = 143
 #: A slow start, and then 40,000 and 10,000 samples per second.
 QUICK = [(1.0, 100, 4.0), *((float(it), 40_000 * it, 4.0 / it) for it in range(2, 11))]
 SLOW = [(1.0, 100, 3.0), *((float(it), 10_000 * it, 3.0 / it) for it in range(2, 21))]
 
 
 def test_rows_run_by_their_commands_and_come_beside_what_was_predicted(tries):
-    plan, started, said = tries([(0, QUICK, ""), (0, SLOW, "")])
+    plan, started, said = tries([(0, QUICK, ""), (LATE, SLOW, "")])
     for row, knobs in zip(plan.rows, started, strict=False):
         steps = int(knobs["steps"])
         assert math.isclose(steps * row.prediction.step_s, 40.0, rel_tol=0.01)
@@ -94,3 +102,10 @@ def test_a_run_without_losses_has_a_speed_and_one_that_failed_nothing_of_an_earl
     assert said[1:] == ["row 1 failed: status 1: no (runs/plan/1.log has all of it)"]
     _, _, said = tries([(0, [(0.1, 10, 1.0), (0.9, 90, 1.0)], "")])
     assert "too short" in said[-1]
+
+
+def test_a_line_that_takes_too_long_is_ended():
+    sleeps = shlex.join([sys.executable, "-c", "import time; time.sleep(99)"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        trying.ran(sleeps, timeout_s=0.01)
+    assert trying.ran(shlex.join([sys.executable, "-c", "raise SystemExit(3)"])) == 3

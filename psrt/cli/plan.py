@@ -212,13 +212,12 @@ def _question(given: dict[str, Any]) -> Question:
     # A script has its own.
     usual = TrainConfig(batch_size=values["batch_size"]) if given["script"] else TrainConfig()
     workers = _count(given, "workers") if "workers" in given else None
-    per_host = _count(given, "ranks_per_host") if "link" in given else None
     promises, least = [*PROMISES], given.get("promise", "any")
     return Question(
         base=TrainConfig(**values),
         usual=usual,
         fixed=fixed,
-        places=Places(known, workers, per_host, per_host or 1),
+        places=Places(known, workers),
         budget=asked,
         promises=promises if least == "any" else promises[: promises.index(least) + 1],
         failures=failures,
@@ -248,13 +247,18 @@ def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
     if "link" not in given:
         return found
     from psrt.collective.costs import LinkCosts
+    from psrt.planning.known import Site
     from psrt.simulation.cost_flags import read_link
 
     latency, rate = read_link(given["link"])
     between = LinkCosts(latency, 1 / min(rate, _RATE), found.site.costs.between.gamma)
-    return replace(
-        found, site=replace(found.site, costs=replace(found.site.costs, between=between))
-    )
+    workers, each = _count(given, "workers"), _count(given, "ranks_per_host")
+    ranks = range(workers + max(workers, values.get("servers") or 0))  # the most that are tried
+    hosts = tuple(rank // each for rank in ranks)
+    machines = tuple(range(hosts[-1] + 1))
+    costs = replace(found.site.costs, between=between, cores=each)
+    site = Site(hosts, machines, (each,) * len(machines), costs)
+    return replace(found.without_factors(), site=site)
 
 
 def _like(run: str, values: dict[str, Any]) -> Known:

@@ -23,16 +23,15 @@ from psrt.core.errors import ConfigError
 from psrt.core.progress import PROGRESS
 from psrt.planning.candidates import Candidate, Places, candidates
 from psrt.planning.closed import closed_form, memory_of, with_shards
-from psrt.planning.prediction import MOST_COST, cost_of, predict_job
+from psrt.planning.prediction import cost_of, predict_job
 from psrt.planning.ranking import Budget, Plan, Prediction, Row
 from psrt.rows.knobs import dashed, shown
 
 #: A candidate whose closed form is this many times as long as the best of its promise is left out,
 #: unless it is among that many of its mode and promise.
 _WORSE, _OF_MODE = 2.0, 2
-#: The most candidates that are simulated; what the shortest simulations of all may cost; and what
-#: each may cost at least.
-_MOST, _ALL_COST, _COST = 200, 9_000_000, 40_000
+#: The most candidates that are simulated, and what their shortest simulations may cost together.
+_MOST, _COST = 200, 9_000_000
 #: Simulations that are worth starting other processes for.
 _WORTH = 6
 
@@ -70,7 +69,7 @@ def make_plan(question: Question, command: Callable[[int, Mapping[str, str]], st
     """
     pruned, rows, why = Counter[str](), list[Row](), ""
     left = _left(_priced(question, pruned), pruned)
-    for it, result in zip(left, _simulated(left), strict=True):
+    for (it, _), result in zip(left, _simulated(left), strict=True):
         if isinstance(result, str):
             why = f"impossible, such as: {result}"
             pruned[why] += 1
@@ -107,38 +106,43 @@ def _priced(question: Question, pruned: Counter[str]) -> list[Candidate]:
     return sorted(priced, key=lambda it: it.closed_s)
 
 
-def _left(priced: Sequence[Candidate], pruned: Counter[str]) -> list[Candidate]:
-    """Return the candidates to simulate."""
+def _left(priced: Sequence[Candidate], pruned: Counter[str]) -> list[tuple[Candidate, int]]:
+    """Return the candidates that are left, with what to spend on their simulations, or 0."""
     best = {it.promise: it.closed_s for it in reversed(priced)}
     seen, first, others = Counter[tuple[str, str]](), list[Candidate](), list[Candidate]()
     for it in priced:
         kind = it.config.scheme.name, it.promise
-        (first if seen[kind] < _OF_MODE else others).append(it)
         seen[kind] += 1
-    kept, cost = list[Candidate](), 0
-    for number, it in enumerate([*first, *others]):
-        least = cost_of(it)
-        if number >= len(first) and it.closed_s > _WORSE * best[it.promise]:
-            pruned[f"by closed forms {_WORSE:g} times as slow as the best of the same promise"] += 1
-        elif len(kept) >= _MOST or (number >= len(first) and cost + least > _ALL_COST):
-            pruned["slower by closed forms, and too many for a minute"] += 1
+        if seen[kind] <= _OF_MODE:
+            first.append(with_shards(it))
+        elif it.closed_s <= _WORSE * best[it.promise]:
+            others.append(it)
         else:
-            kept.append(with_shards(it))
-            cost += least
-    return kept
+            pruned[f"by closed forms {_WORSE:g} times as slow as the best of the same promise"] += 1
+    kept, cost = list[tuple[Candidate, bool]](), 0
+    for it in sorted(first, key=cost_of):
+        cost += cost_of(it)
+        kept.append((it, cost <= _COST))
+    for it in map(with_shards, others):
+        if cost + cost_of(it) <= _COST and len(kept) < _MOST:
+            cost += cost_of(it)
+            kept.append((it, True))
+        else:
+            pruned["slower by closed forms, and too many for a minute"] += 1
+    return [(it, _COST // len(kept) * is_simulated) for it, is_simulated in kept]
 
 
-def _simulated(jobs: Sequence[Candidate]) -> Sequence[_Found]:
+def _simulated(jobs: Sequence[tuple[Candidate, int]]) -> Sequence[_Found]:
     """Return what is predicted of each job, in order."""
-    processes, cost = len(os.sched_getaffinity(0)), max(_COST, _ALL_COST // len(jobs))
+    processes = len(os.sched_getaffinity(0))
     if processes == 1 or len(jobs) < _WORTH:
-        return [_predicted(it, cost) for it in PROGRESS.each(jobs, "simulating", "candidate")]
+        return [_predicted(*it) for it in PROGRESS.each(jobs, "simulating", "candidate")]
     # Not forked: this process may have threads, of progress or of a library.
     context = multiprocessing.get_context("spawn")
     ignored = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is left to this process
     with ProcessPoolExecutor(processes, context, signal.signal, ignored) as pool:
         try:
-            futures = [pool.submit(_predicted, it, cost) for it in jobs]
+            futures = [pool.submit(_predicted, *it) for it in jobs]
             return [it.result() for it in PROGRESS.each(futures, "simulating", "candidate")]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -147,11 +151,13 @@ def _simulated(jobs: Sequence[Candidate]) -> Sequence[_Found]:
             raise
 
 
-def _predicted(candidate: Candidate, cost: int) -> _Found:
+def _predicted(it: Candidate, cost: int) -> _Found:
     try:
-        return predict_job(candidate, min(MOST_COST, cost))
+        if cost:
+            return predict_job(it, cost)
     except ConfigError as error:
         return str(error)
+    return Prediction(it.closed_s, it.workers * it.config.batch_size / it.closed_s), None
 
 
 def _row(question: Question, it: Candidate, prediction: Prediction, memory: float | None) -> Row:

@@ -8,15 +8,19 @@ their mean may be; and how much longer a second simulation must be, if they vary
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.choose import choose
 from psrt.collective.registry import AUTO
 from psrt.config import TrainConfig
 from psrt.config.dealing import IID
+from psrt.config.names import BUCKET_BYTES
+from psrt.core.arrays import ITEMSIZE
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
@@ -32,7 +36,7 @@ from psrt.transport import RoleMap
 from psrt.transport.port import Port
 
 #: What a prediction may cost, in events of the scheduler; 100,000 take about a second.
-MOST_COST = 400_000
+_MOST_COST = 400_000
 #: What a step of a worker costs beside the events of its messages; and those of a message.
 _STEP, _MESSAGE = 8, 5
 #: An interval of this half-width, as a share, is narrow enough.
@@ -90,30 +94,36 @@ class PlannedLauncher(VirtualLauncher):
         return replace(costs, compute=compute)
 
 
-def cost_of(candidate: Candidate) -> int:
-    """Return about what the shortest simulation of a candidate costs, see ``MOST_COST``."""
-    config, servers = candidate.config, candidate.servers
+def cost_of(it: Candidate) -> int:
+    """Return about what the shortest simulation of a candidate costs, see ``_MOST_COST``."""
+    config, mode, work = it.config, it.config.scheme, it.known.workload
     each = config.shards_per_server if isinstance(config.shards_per_server, int) else 1
-    messages, name = max(4, 2 * servers * each), config.allreduce or ""
-    if name in ALGORITHMS and not servers:
-        messages = len([*ALGORITHMS[name](0, candidate.workers, 1 << 20)])
-    period = config.scheme.local_steps * _STEP + _MESSAGE * messages
-    return _LEAST * candidate.workers * period
+    messages, nbytes = max(4, 2 * it.servers * each), ITEMSIZE * work.n
+    if mode.sums and not it.servers:
+        name, counts = config.allreduce or AUTO, [*Counter(it.known.site.hosts).values()]
+        if name == AUTO and (mode.shard or config.codec):  # by owners of chunks
+            name = "ring" if mode.shard else "all-pairs"
+        elif name == AUTO:
+            name = choose(counts, nbytes, ITEMSIZE, it.known.site.costs).algorithm
+        if name in ALGORITHMS and len(counts) > 1:
+            buckets = min(len(work.parts), -(-nbytes // (mode.bucket_bytes or BUCKET_BYTES)))
+            buckets = max(1, buckets) if mode.sums_gradients else 1
+            messages = buckets * len([*ALGORITHMS[name](0, it.workers, 1 << 20)])
+    return _LEAST * it.workers * (mode.local_steps * _STEP + _MESSAGE * messages)
 
 
-def predict_job(
-    candidate: Candidate, most: int = MOST_COST, seed: int = 0
-) -> tuple[Prediction, float | None]:
+def predict_job(candidate: Candidate, most: int, seed: int = 0) -> tuple[Prediction, float | None]:
     """Predict a candidate; also return the bytes of a worker's vectors, if they are counted.
 
     Args:
         candidate: a config.
-        most: what it may cost.
+        most: what it may cost, unless its shortest simulation costs more.
         seed: of what is drawn.
 
     Raises:
         ConfigError: if such a job is impossible.
     """
+    most = min(most, _MOST_COST)
     periods = int(np.clip(_LEAST * most // (2 * cost_of(candidate)), _LEAST, _FIRST))
     found = _Steady(candidate, periods, seed)
     more = min((found.half_width / _NARROW) ** 2, (most - found.cost) / found.cost, _MOST / periods)

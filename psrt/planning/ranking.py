@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import NamedTuple
 
 from psrt.config import TrainConfig
@@ -18,26 +18,29 @@ from psrt.rows.values import REAL, SWITCH
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a simulation of some steps says about the steady state of a job."""
+    """What a simulation of some steps says about the steady state of a job.
+
+    Where it would take too long, the first two are those of the closed form, and no others.
+    """
 
     #: Mean seconds of a step of a worker.
     step_s: float
     #: Samples of all workers per second, with an interval that has the true mean 19 times of 20.
     samples_per_s: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
     #: Bytes that a rank sends per step: the mean over all ranks.
-    sent_per_step: float
+    sent_per_step: float | None = None
     #: In versions; None in modes without any staleness.
-    staleness_mean: float | None
-    staleness_max: int | None
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
     #: By cause, the share of a worker's time that it spends waiting for it.
-    waits: Mapping[str, float]
+    waits: Mapping[str, float] = field(default_factory=dict)
     #: By worker that waits and worker that is waited for, the share of its time.
-    waiting_for: Mapping[int, Mapping[int, float]]
+    waiting_for: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     #: Steps of each worker that were simulated, and their virtual seconds.
-    steps: int
-    seconds: float
+    steps: int = 0
+    seconds: float = 0.0
     #: Share of the gradients that no update uses, such as late ones of backups.
     dropped: float = 0.0
 

@@ -151,6 +151,22 @@ def test_intervals_contain_the_mean_of_many_seeds(tmp_path, capsys):
     assert row["high"] / row["samples_per_s"] < 1.05
 
 
+def test_what_would_take_too_long_is_not_simulated(tmp_path, capsys):
+    """Then a row has the time of the closed form, and nothing else: in the table, too."""
+    flags = f"{GIVEN} --workers 4096 --mode ssp:staleness=3 --shards-per-server 4"
+    found, text, _ = planned(tmp_path, capsys, f"{flags} --servers 64 --link 1e-5:1e9")
+    for row in found["rows"]:
+        assert (row["steps"], row["low"], row["high"]) == (0, None, None)
+        assert row["sent_per_step"] is row["staleness_mean"] is row["staleness_max"] is None
+        assert row["step_s"] == row["closed_step_s"]
+        assert math.isclose(row["samples_per_s"], 4096 * 32 / row["step_s"])
+    assert "simulated: 0 configurations of" in text
+    lines = [line for line in text.splitlines() if re.search(r"bounded$", line)]
+    assert lines
+    assert all(re.search(r" –  +– .* –  bounded$", line) for line in lines)
+    assert "by closed forms: 1, 2" in text
+
+
 def test_what_is_fixed_is_not_tried(tmp_path, capsys):
     flags = f"{GIVEN} --workers 3 --servers 1 --mode"
     found, _, _ = planned(tmp_path, capsys, f"{flags} ssp")

@@ -57,7 +57,7 @@ _GRADIENT = (Number("MILLISECONDS", 1e-6, 1e9), Number("SD", 0.0, 1e9, default=0
 _DRAWS, _RATE = 256, 1e12
 #: Flags of ``psrt train`` that no row keeps; those among them that have another meaning here.
 _APART = {name for name, it in knobs_of(TrainConfig).items() if not it.of_run or it.real_time}
-_APART = (_APART - {"inject"}) | {"tune", "parallel"}
+_APART = (_APART - {"inject"}) | {"tune"}
 _TAKEN = {
     "out": "write the config of the best row to this TOML file, for psrt train --config",
     "overwrite": "replace the file of --html if it exists",
@@ -212,12 +212,14 @@ def _question(given: dict[str, Any]) -> Question:
     # A script has its own.
     usual = TrainConfig(batch_size=values["batch_size"]) if given["script"] else TrainConfig()
     workers = _count(given, "workers") if "workers" in given else None
+    base = TrainConfig(**values)
+    mlp = None if given["script"] else _with_layers(known, base)
     promises, least = [*PROMISES], given.get("promise", "any")
     return Question(
-        base=TrainConfig(**values),
+        base=base,
         usual=usual,
         fixed=fixed,
-        places=Places(known, workers),
+        places=Places(mlp or known, workers, is_mlp=mlp is not None),
         budget=asked,
         promises=promises if least == "any" else promises[: promises.index(least) + 1],
         failures=failures,
@@ -324,9 +326,9 @@ def _measured(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
 
     flags = ["--hostfile", given["hosts"]] if "hosts" in given else []
     if not given["script"]:
-        kept = {
-            it: value for it, value in values.items() if it not in ("mode", "servers", "inject")
-        }
+        apart = {"mode", "servers", "inject"}
+        apart |= {it for it, knob in knobs_of(TrainConfig).items() if "model par" in knob.group}
+        kept = {it: value for it, value in values.items() if it not in apart}
         flags += ["--knobs", shlex.join(words_of(flags_of(TrainConfig(**kept), TrainConfig())))]
     ranks = _count(given, "ranks") if "ranks" in given else None
     workers = _count(given, "workers") if "workers" in given else None
@@ -342,7 +344,7 @@ def _command(
     """Return what makes the line that runs a row: of psrt train, or of a script."""
     from psrt.planning.ranking import words_of
 
-    script = given["script"] or ([] if _is_mlp(question) else ["my_model.py"])
+    script = given["script"] or ([] if question.places.is_mlp else ["my_model.py"])
     hosts = ["--hostfile", given["hosts"]] if "hosts" in given else []
 
     def command(ranks: int, knobs: Mapping[str, str]) -> str:
@@ -353,12 +355,14 @@ def _command(
     return command
 
 
-def _is_mlp(question: Question) -> bool:
-    """Return whether the flags describe a model of the size that is planned for."""
+def _with_layers(known: Known, base: TrainConfig) -> Known | None:
+    """Return what is known, with the layers of the model of the flags; None if it has others."""
     from psrt.job.problems import timing_problem
 
     try:
-        there = timing_problem(replace(question.base, steps=1, epochs=None), workers=1)
+        model = timing_problem(replace(base, steps=1, epochs=None), workers=1)
     except ConfigError:
-        return False
-    return there.n == question.places.known.workload.n
+        return None
+    parts, matrices, n = model.gradient_spans(), model.matrices(), known.workload.n
+    work = replace(known.workload, parts=parts, matrices=matrices, is_chain=True)
+    return replace(known, workload=work) if model.n == n else None

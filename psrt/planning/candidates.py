@@ -39,6 +39,10 @@ GRIDS: Final[Mapping[str, Callable[[int], Sequence[Any]]]] = {
 }
 
 
+#: Splits of a model that are tried where its parameters are summed.
+_SPLITS: Final = ("pipeline:2", "pipeline:4", "tensor:2")
+
+
 class Candidate(NamedTuple):
     """A config that fits its ranks; not resolved."""
 
@@ -56,6 +60,16 @@ class Candidate(NamedTuple):
         return self.servers + self.workers
 
     @property
+    def copies(self) -> int:
+        """Copies of the model: as many as workers, unless it is split."""
+        return self.workers // self.config.axes.cells
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds in which it trains a batch of one copy, by the closed form."""
+        return self.closed_s / self.copies
+
+    @property
     def promise(self) -> str:
         """What it promises about the parameters, a key of ``PROMISES``."""
         return promise_of(self.config, several=self.known.site.is_several)
@@ -67,6 +81,8 @@ class Places(NamedTuple):
     known: Known
     #: Number of workers, to which servers are added; None: the ranks of the site are both.
     workers: int | None = None
+    #: Whether the model is that of ``psrt train``, whose parts are layers; others are not split.
+    is_mlp: bool = False
 
     def with_servers(self, servers: int) -> tuple[int, Known]:
         """Return the number of workers, and what is known of as many ranks."""
@@ -88,23 +104,33 @@ def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> l
     Raises:
         ConfigError: if nothing is possible, and why.
     """
+    if base.parallel and not places.is_mlp:
+        why = "psrt plan knows no layers but those that the flags of psrt train describe"
+        raise ConfigError(f"--parallel {base.parallel}: {why}; see psrt simulate --parallel")
+    if base.parallel and (fixed.get("servers") or (base.mode and base.scheme.needs_servers)):
+        raise ConfigError(f"--parallel {base.parallel}: psrt plan splits models without servers")
     found, refusals = dict[str, Candidate](), list[ConfigError]()
-    modes, tried = _modes(base, fixed, places), _servers(fixed, places)
+    modes, tried = _modes(base, fixed, places), _servers(base, fixed, places)
     for servers in tried:
         workers, known = places.with_servers(servers)
         for mode in modes:
             fits = mode.may_have_servers if servers else not mode.needs_servers
             is_simple = mode.single == (workers == 1 and not servers)
             # What is asked for, and nothing else, is refused with the reason.
-            if not (fits or len(tried) == 1) or not (is_simple or base.mode):
+            if not (fits or (len(tried) == 1 and not base.parallel)) or not (
+                is_simple or base.mode
+            ):
                 continue
             own = servers if servers or mode.may_have_servers else None
-            for more in _varied(base, fixed, mode, known, servers):
+            splits = [{"parallel": it} for it in _SPLITS if mode == MODES["allreduce"]]
+            splits = splits if places.is_mlp and not base.parallel else []
+            for more in [*_varied(base, fixed, mode, known, servers), *splits]:
                 try:
                     config = replace(base, mode=mode, servers=own, **more)
-                    resolved = resolve(config, ranks=workers + servers)
-                    topology_for(resolved, known.site.hosts[:workers], edges=None)
-                    found.setdefault(repr(config), Candidate(config, servers, workers, known))
+                    it = Candidate(config, servers, workers, known)
+                    resolved = resolve(config, ranks=it.ranks)
+                    topology_for(resolved, known.site.hosts[: it.copies], edges=None)
+                    found.setdefault(repr(config), it)
                 except ConfigError as error:
                     refusals.append(error)
     if not found:
@@ -113,9 +139,10 @@ def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> l
     return list(found.values())
 
 
-def _servers(fixed: Mapping[str, Any], places: Places) -> list[int]:
+def _servers(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[int]:
     """Return the numbers of servers that are tried: none, and powers of two."""
-    if (asked := fixed.get("servers")) is not None:
+    asked = 0 if base.parallel else fixed.get("servers")
+    if asked is not None:
         return [asked]
     most = min(places.workers or places.known.site.ranks // 2, places.known.workload.n)
     return [0, *(1 << i for i in range(most.bit_length()))]
@@ -142,7 +169,10 @@ def _modes(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[
 def _varied(
     base: TrainConfig, fixed: Mapping[str, Any], mode: Mode, known: Known, servers: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the knobs of the run that are varied in a mode: placement, codecs, the all-reduce."""
+    """Yield the knobs that are varied in a mode: placement, codecs, the all-reduce."""
+    if base.parallel:
+        yield {}
+        return
     hosts = len({*known.site.hosts})
     is_spread = servers > 1 and 1 < hosts < known.site.ranks and "placement" not in fixed
     more: dict[str, Any] = {"placement": SPREAD} if is_spread else {}

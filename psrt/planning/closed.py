@@ -21,6 +21,7 @@ from psrt.core.arrays import ITEMSIZE
 from psrt.core.partition import Span
 from psrt.job.roles import assign_roles
 from psrt.job.shards import ServedJob, choose_shards, most_shards, served_job, step_seconds
+from psrt.pipeline.balance import balanced, imbalance
 from psrt.planning.candidates import Candidate
 from psrt.runtime.delays import Delays
 from psrt.runtime.job_codec import JobCodec, job_codec
@@ -40,20 +41,26 @@ def closed_form(it: Candidate) -> float:
     Raises:
         ConfigError: if such a job is impossible.
     """
-    mode, work = it.config.scheme, it.known.workload
-    apply_s = ITEMSIZE * work.n / it.known.apply_rate(it.config)
+    mode, work, axes = it.config.scheme, it.known.workload, it.config.axes
+    apply_s = ITEMSIZE * work.n / it.known.apply_rate(it.config) / axes.cells
     if it.servers:
         job, asked = priced(it), it.config.shards_per_server
         tried = [asked] if isinstance(asked, int) else [n for n in _SHARDS if n <= most_shards(job)]
         seconds = min(step_seconds(job, each) for each in tried) / mode.local_steps
         return seconds + (apply_s if mode.averages else 0.0)
-    compute = _compute_s(it)
+    compute = _compute_s(it) / axes.cells
+    if it.config.parallel:  # stages wait at both ends of a batch, slices for each other's sums
+        parts = it.config.micro_batches or min(4 * axes.pipeline, it.config.batch_size)
+        uses = [part.size * 3 for part in reversed(work.parts)]
+        uses[0] -= uses[0] // 3  # nobody needs the gradient of the inputs
+        slowest = imbalance(uses, balanced(uses, axes.pipeline))
+        compute = compute * slowest * (1 + (axes.pipeline - 1) / parts) + _slices_s(it)
     if mode.single:
         return compute + apply_s
     if mode.mixes:
         return max(compute, _mix_s(it)) + apply_s
     sum_s = _sum_s(it)
-    if mode.averages or mode.overlap is False:
+    if mode.averages or mode.overlap is False or it.config.parallel:
         return compute + sum_s / mode.local_steps + apply_s
     last = sum_s / max(1, len(work.parts))
     return max(compute + last, _FORWARD * compute + sum_s) + apply_s
@@ -120,9 +127,10 @@ def priced(it: Candidate) -> ServedJob:
 
 
 def _sum_s(it: Candidate) -> float:
-    """Return the seconds of an all-reduce of all parameters."""
+    """Return the seconds of an all-reduce of all parameters, or of all parts of them at a time."""
     site, n, name, codec = it.known.site, it.known.workload.n, it.config.allreduce, _codec(it)
-    hosts, nbytes, frames_s = [*Counter(site.hosts).values()], ITEMSIZE * n, 0.0
+    hosts = [*Counter(site.hosts[: it.workers : it.config.axes.cells]).values()]
+    nbytes, frames_s = ITEMSIZE * n, 0.0
     if codec is not None:
         times, nbytes = codec.times({}, 1.0), int(codec.share(n) * nbytes)
         frames_s = times.encode.at(n) + times.decode.at(n)
@@ -130,6 +138,14 @@ def _sum_s(it: Candidate) -> float:
     if asked is None:
         asked = choose(hosts, nbytes, ITEMSIZE, site.costs).seconds
     return asked + frames_s
+
+
+def _slices_s(it: Candidate) -> float:
+    """Return the seconds in which slices sum activations and their gradients, by pair of layers."""
+    slices, site, widths = it.config.axes.tensor, it.known.site, it.config.hidden or (1,)
+    link = site.costs.inside if len({*site.hosts[:slices]}) == 1 else site.costs.between
+    each = link.message(ITEMSIZE * it.config.batch_size * max(widths))
+    return 2 * (1 + len(widths) // 2) * each if slices > 1 else 0.0
 
 
 def sum_of_hosts(it: Candidate) -> float | None:

@@ -28,7 +28,7 @@ from psrt.planning.ranking import Budget, Plan, Prediction, Row
 from psrt.rows.knobs import dashed, shown
 
 #: A candidate whose closed form is this many times as long as the best of its promise is left out,
-#: unless it is among that many of its mode and promise.
+#: unless it is among that many of its mode and promise, split or not.
 _WORSE, _OF_MODE = 2.0, 2
 #: The most candidates that are simulated, and what their shortest simulations may cost together.
 _MOST, _COST = 200, 9_000_000
@@ -103,19 +103,19 @@ def _priced(question: Question, pruned: Counter[str]) -> list[Candidate]:
             pruned[f"impossible, such as: {error}"] += 1
     if not priced:
         raise ConfigError(next(reversed(pruned)))
-    return sorted(priced, key=lambda it: it.closed_s)
+    return sorted(priced, key=lambda it: it.sample_s)
 
 
 def _left(priced: Sequence[Candidate], pruned: Counter[str]) -> list[tuple[Candidate, int]]:
     """Return the candidates that are left, with what to spend on their simulations, or 0."""
-    best = {it.promise: it.closed_s for it in reversed(priced)}
-    seen, first, others = Counter[tuple[str, str]](), list[Candidate](), list[Candidate]()
+    best = {it.promise: it.sample_s for it in reversed(priced)}
+    seen, first, others = Counter[tuple[str, str, bool]](), list[Candidate](), list[Candidate]()
     for it in priced:
-        kind = it.config.scheme.name, it.promise
+        kind = it.config.scheme.name, it.promise, bool(it.config.parallel)
         seen[kind] += 1
         if seen[kind] <= _OF_MODE:
             first.append(with_shards(it))
-        elif it.closed_s <= _WORSE * best[it.promise]:
+        elif it.sample_s <= _WORSE * best[it.promise]:
             others.append(it)
         else:
             pruned[f"by closed forms {_WORSE:g} times as slow as the best of the same promise"] += 1
@@ -157,7 +157,7 @@ def _predicted(it: Candidate, cost: int) -> _Found:
             return predict_job(it, cost)
     except ConfigError as error:
         return str(error)
-    return Prediction(it.closed_s, it.workers * it.config.batch_size / it.closed_s), None
+    return Prediction(it.closed_s, it.copies * it.config.batch_size / it.closed_s), None
 
 
 def _row(question: Question, it: Candidate, prediction: Prediction, memory: float | None) -> Row:

@@ -29,7 +29,7 @@ from psrt.planning.candidates import Candidate
 from psrt.planning.closed import priced, steady, sum_of_hosts
 from psrt.planning.costs import costs_for
 from psrt.planning.known import GIVEN, Known
-from psrt.planning.ranking import Prediction
+from psrt.planning.ranking import Prediction, is_pipedream
 from psrt.report import Summary
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
@@ -52,10 +52,10 @@ class PlannedLauncher(VirtualLauncher):
     """A simulated job with the costs that planning knows, on the hosts that it knows."""
 
     def __init__(self, candidate: Candidate, seed: int = 0) -> None:
-        work = candidate.known.workload
+        work, is_cut = candidate.known.workload, candidate.config.parallel is not None
         super().__init__(
             candidate.workers, seed=seed, costs=self._costs, numerics=False,
-            parameters=work.n, parts=work.parts, matrices=work.matrices,
+            parameters=None if is_cut else work.n, parts=work.parts, matrices=work.matrices,
         )  # fmt: skip
         self._candidate = candidate
         #: By rank, when each of its gradients began, in virtual seconds.
@@ -83,8 +83,13 @@ class PlannedLauncher(VirtualLauncher):
 
     def _costs(self, role_map: RoleMap) -> SimulationCosts:
         costs = costs_for(self._candidate.known, self._planned, role_map)
-        seconds = sum_of_hosts(self._candidate)
-        if costs.reduce is None and seconds is not None:
+        known, seconds = self._candidate.known, sum_of_hosts(self._candidate)
+        if self._planned.parallel:  # each part is summed by messages, and updated by itself
+            costs = replace(costs, reduce=None, worker_apply=known.apply_rate(self._planned))
+            if costs.hosts is None:  # what goes inside a host takes no time on its link
+                wire = 1 / known.site.costs.between.beta
+                costs = replace(costs, hosts=known.site.of(role_map.size), bandwidth=wire)
+        elif costs.reduce is None and seconds is not None:
             costs = replace(costs, reduce=lambda rng: seconds)
 
         def compute(rank: int, rng: np.random.Generator) -> float:
@@ -99,6 +104,8 @@ def cost_of(it: Candidate) -> int:
     config, mode, work = it.config, it.config.scheme, it.known.workload
     each = config.shards_per_server if isinstance(config.shards_per_server, int) else 1
     messages, nbytes = max(4, 2 * it.servers * each), ITEMSIZE * work.n
+    # Of each micro-batch: its passes, and messages to neighbours.
+    passes = 4 * (config.micro_batches or 4 * config.axes.pipeline) if config.parallel else 0
     if mode.sums and not it.servers:
         name, counts = config.allreduce or AUTO, [*Counter(it.known.site.hosts).values()]
         if name == AUTO and (mode.shard or config.codec):  # by owners of chunks
@@ -108,8 +115,9 @@ def cost_of(it: Candidate) -> int:
         if name in ALGORITHMS and len(counts) > 1:
             buckets = min(len(work.parts), -(-nbytes // (mode.bucket_bytes or BUCKET_BYTES)))
             buckets = max(1, buckets) if mode.sums_gradients else 1
-            messages = buckets * len([*ALGORITHMS[name](0, it.workers, 1 << 20)])
-    return _LEAST * it.workers * (mode.local_steps * _STEP + _MESSAGE * messages)
+            messages += buckets * len([*ALGORITHMS[name](0, it.copies, 1 << 20)])
+    step = _STEP + _MESSAGE * passes
+    return _LEAST * it.workers * (mode.local_steps * step + _MESSAGE * messages)
 
 
 def predict_job(candidate: Candidate, most: int, seed: int = 0) -> tuple[Prediction, float | None]:
@@ -130,7 +138,9 @@ def predict_job(candidate: Candidate, most: int, seed: int = 0) -> tuple[Predict
     if more > 1:
         found = _Steady(candidate, math.ceil(more * periods), seed)
     memory = found.summary.memory
-    return _prediction(candidate, found), None if memory is None else memory.total
+    return _prediction(
+        candidate, found
+    ), None if memory is None else memory.total - memory.activations
 
 
 def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
@@ -158,7 +168,7 @@ class _Steady:
         self.summary, self.seconds = run.summary, world.time
         self.cost = world.events + self.steps * candidate.workers * _STEP
         starts = [np.asarray(launcher.starts[rank]) for rank in world.role_map.workers]
-        rates = config.batch_size * _rates(starts, mode.local_steps)
+        rates = config.batch_size * _rates(starts, mode.local_steps) / config.axes.cells
         self.samples_per_s = float(rates.mean())
         #: Of the interval of the mean, as a share of it.
         self.half_width = 0.0
@@ -194,14 +204,14 @@ def _prediction(candidate: Candidate, found: _Steady) -> Prediction:
     mode, summary, samples = candidate.config.scheme, found.summary, found.samples_per_s
     half = math.hypot(found.half_width, 1.96 * _measured_error(candidate.known))
     staleness, pushed = summary.staleness, found.steps * candidate.workers
-    is_stale = mode.is_stale or mode.asynchronous
+    is_stale = mode.is_stale or mode.asynchronous or is_pipedream(candidate.config)
     waits, waiting_for = _waits(summary)
     return Prediction(
-        step_s=candidate.workers * candidate.config.batch_size / samples,
+        step_s=candidate.copies * candidate.config.batch_size / samples,
         samples_per_s=samples,
         low=samples / (1 + half),
         high=samples * (1 + half),
-        sent_per_step=summary.bytes_sent / found.steps / candidate.ranks,
+        sent_per_step=(summary.bytes_sent + summary.cut_bytes_sent) / found.steps / candidate.ranks,
         staleness_mean=staleness.mean if is_stale else None,
         staleness_max=staleness.max if is_stale else None,
         waits=waits,

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
+from psrt.config.names import DEFAULT_PIPELINE
 from psrt.core.errors import ConfigError
 from psrt.core.units import time_text
+from psrt.pipeline.registry import schedule_of
 from psrt.planning.known import Known
 from psrt.rows.knobs import read_flag
 from psrt.rows.values import REAL, SWITCH
@@ -145,11 +147,19 @@ class Plan:
 def promise_of(config: TrainConfig, *, several: bool) -> str:
     """Return what a config promises about the parameters, a key of ``PROMISES``.
 
-    A codec that is in effect changes them, within what it loses.
+    A codec that is in effect changes them, within what it loses; so do stages that begin a batch
+    before they have updated after the one before.
 
     Args:
         config: with a mode.
         several: whether its ranks are on several hosts.
     """
     own, is_coded = config.scheme.promise, config.codec is not None
-    return "bounded" if own == "same" and is_coded and (several or config.codec_everywhere) else own
+    is_off = is_coded and (several or config.codec_everywhere)
+    return "bounded" if own == "same" and (is_off or is_pipedream(config)) else own
+
+
+def is_pipedream(config: TrainConfig) -> bool:
+    """Return whether stages do not wait for each other's updates."""
+    schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
+    return config.axes.pipeline > 1 and schedule.row.asynchronous

@@ -114,7 +114,8 @@ def in_short(row: Row) -> str:
     name, _, knobs = str(config.mode).partition(":")
     codecs = "/".join(it.name for it in config.codecs.values())
     several = "" if shards in (None, 1) else f"shards={shards}"
-    parts = name, knobs.replace(",", " "), several, config.allreduce, codecs
+    split = config.parallel, config.pipeline_schedule
+    parts = name, knobs.replace(",", " "), *split, several, config.allreduce, codecs
     return " ".join(filter(None, parts))
 
 

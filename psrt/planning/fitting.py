@@ -69,10 +69,10 @@ def _job(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> Ca
 
 def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict[str, float]:
     """Return the factors with which a simulated job is as fast as the real one."""
-    name = f"code {family.name} {family.codec}" if family.codec else f"rest {family.name}"
+    name = f"{family.name} {family.codec or ''}".strip()
 
     def off(factor: float) -> float:
-        there = replace(known, details={**known.details, name: factor})
+        there = replace(known, details={**known.details, f"rest {name}": factor})
         return math.log(simulated_speed(there, job, _PERIODS) / speed)
 
     low, high = _LEAST, _MOST
@@ -85,6 +85,4 @@ def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict
             middle = math.sqrt(low * high)
             low, high = (middle, high) if off(middle) > 0 else (low, middle)
     factor = math.sqrt(low * high)
-    if family.codec:
-        return {name: factor}
-    return {name: factor, f"slow {family.name}": math.exp(off(factor))}
+    return {f"rest {name}": factor, f"slow {name}": math.exp(off(factor))}

@@ -80,14 +80,14 @@ def exchange_times(
     with Communicator(comm, host=placed.host_of(placed.ranks[comm.rank])) as communicator:
         buffer = communicator.empty(2 * max(sizes) // 4)
         calls = {m: partial(communicator.all_gather, buffer[: 2 * m // 4]) for m in sizes}
-        return _medians(comm, calls, rounds)
+        return medians(comm, calls, rounds)
 
 
 def _folds(comm: MPI.Comm, *, sizes: Sequence[int], rounds: int) -> dict[int, float]:
     """Return the seconds of combining vectors, by their bytes; all ranks at a time."""
     given, mine = (np.zeros(max(sizes) // 4, np.float32) for _ in range(2))
     calls = {m: partial(np.add, mine[: m // 4], given[: m // 4], mine[: m // 4]) for m in sizes}
-    return _medians(comm, calls, rounds)
+    return medians(comm, calls, rounds)
 
 
 def _all_reduces(
@@ -103,13 +103,13 @@ def _all_reduces(
             calls["node", nbytes] = partial(communicator.all_reduce, window[:n], "sum", "node")
             # As ``auto`` would call it: with the check that all ranks make the same call.
             calls["library", nbytes] = partial(communicator.all_reduce, plain[:n], "sum", "mpi")
-        return _medians(comm, calls, rounds)
+        return medians(comm, calls, rounds)
 
 
-def _medians(
+def medians(
     comm: MPI.Comm, calls: Mapping[Key, Callable[[], object]], rounds: int
 ) -> dict[Key, float]:
-    """Race calls; return the median seconds of each."""
+    """Race calls; return the median seconds of each; collective."""
     for call in calls.values():
         call()
     candidates = {key: Candidate(repeated(call), _BUDGET_S) for key, call in calls.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +55,7 @@ words after SCRIPT belong to it."""
 _RATE = 1e12
 #: Flags of ``psrt train`` that no row keeps; those among them that have another meaning here.
 _APART = {name for name, it in knobs_of(TrainConfig).items() if not it.of_run or it.real_time}
-_APART = (_APART - {"inject"}) | {"tune", "parallel"}
+_APART = (_APART - {"inject"}) | {"tune"}
 _TAKEN = {
     "out": "write the config of the best row to this TOML file, for psrt train --config",
     "overwrite": "replace the file of --html if it exists",
@@ -211,12 +210,14 @@ def _question(given: dict[str, Any]) -> Question:
     values["batch_size"] = known.workload.batch_size
     # A script has its own.
     usual = TrainConfig(batch_size=values["batch_size"]) if given["script"] else TrainConfig()
+    base = TrainConfig(**values)
+    mlp = None if given["script"] else _with_layers(known, base)
     promises, least = [*PROMISES], given.get("promise", "any")
     return Question(
-        base=TrainConfig(**values),
+        base=base,
         usual=usual,
         fixed=fixed,
-        places=Places(known, given.get("workers")),
+        places=Places(mlp or known, given.get("workers"), is_mlp=mlp is not None),
         budget=budget,
         promises=promises if least == "any" else promises[: promises.index(least) + 1],
         failures=failures,
@@ -295,7 +296,9 @@ def _measured(given: Mapping[str, Any], values: Mapping[str, Any]) -> Known:
 
     flags = ["--hostfile", given["hosts"]] if "hosts" in given else []
     if not given["script"]:
-        kept = {it: values[it] for it in values.keys() - {"mode", "servers", "inject"}}
+        apart = {"mode", "servers", "inject"}
+        apart |= {it for it, knob in knobs_of(TrainConfig).items() if "model par" in knob.group}
+        kept = {it: values[it] for it in values.keys() - apart}
         flags += ["--knobs", shlex.join(words_of(flags_of(TrainConfig(**kept), TrainConfig())))]
     ranks, workers = given.get("ranks"), given.get("workers")
     ranks = ranks if workers is None else workers + 1
@@ -308,15 +311,10 @@ def _command(
     question: Question, given: Mapping[str, Any]
 ) -> Callable[[int, Mapping[str, str]], str]:
     """Return what makes the line that runs a row: of psrt train, or of a script."""
-    from psrt.job.problems import timing_problem
     from psrt.planning.ranking import words_of
 
-    script = given["script"] or ["my_model.py"]
+    script = given["script"] or ([] if question.places.is_mlp else ["my_model.py"])
     hosts = ["--hostfile", given["hosts"]] if "hosts" in given else []
-    with contextlib.suppress(ConfigError):
-        mlp = timing_problem(replace(question.base, steps=1, epochs=None), workers=1)
-        if not given["script"] and mlp.n == question.places.known.workload.n:
-            script = []  # the model that the flags describe
 
     def command(ranks: int, knobs: Mapping[str, str]) -> str:
         words = words_of(knobs)
@@ -324,3 +322,16 @@ def _command(
         return launch_line(ranks, shlex.join([*hosts, *what]))
 
     return command
+
+
+def _with_layers(known: Known, base: TrainConfig) -> Known | None:
+    """Return what is known, with the layers of the model of the flags; None if it has others."""
+    from psrt.job.problems import timing_problem
+
+    try:
+        model = timing_problem(replace(base, steps=1, epochs=None), workers=1)
+    except ConfigError:
+        return None
+    parts, matrices, n = model.gradient_spans(), model.matrices(), known.workload.n
+    work = replace(known.workload, parts=parts, matrices=matrices, is_chain=True)
+    return replace(known, workload=work) if model.n == n else None

@@ -12,6 +12,8 @@ from psrt.core.arrays import AnyVector, Bytes, Vector
 
 #: Half a unit in the last place of a bfloat16, minus one, within the bits of a float32.
 _HALF = np.uint32(0x7FFF)
+#: The least normal float16; a float32 whose neighbours differ as float16's smaller numbers do.
+_NORMAL, _SAME_GRID = np.float32(2**-14), np.float32(0.75)
 
 
 class Float16(DenseCodec):
@@ -29,6 +31,7 @@ class Float16(DenseCodec):
     def __init__(self, n: int) -> None:
         super().__init__(n, 2 * n)
         self.parts, self.dtype = (n,), np.dtype("<f2")
+        self._rounded = np.empty(min(n, BLOCK), np.float32)
 
     def _pack(self, vector: Vector, payload: Bytes, rng: np.random.Generator) -> None:
         self.project(0, vector, payload.view("<f2"))
@@ -41,8 +44,27 @@ class Float16(DenseCodec):
 
     def project(self, part: int, vector: Vector, out: AnyVector) -> None:
         """Round the vector to float16."""
-        with np.errstate(over="ignore", under="ignore"):
-            np.copyto(out, vector, casting="same_kind")
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            for at in range(0, vector.size, BLOCK):
+                block = vector[at : at + BLOCK]
+                np.copyto(out[at : at + BLOCK], self._on_grid(block), casting="same_kind")
+
+    def _on_grid(self, block: Vector) -> Vector:
+        """Round what float16 has no normal number for to its grid, 2⁻²⁴; return all numbers.
+
+        NumPy is 20 times as slow where such a number has to be rounded. Near 0.75 float32 has the
+        same grid, to which adding rounds, ties to even.
+        """
+        rounded = self._rounded[: block.size]
+        np.abs(block, out=rounded)
+        is_small = rounded < _NORMAL
+        if not is_small.any():
+            return block
+        np.add(block, _SAME_GRID, out=rounded)
+        np.subtract(rounded, _SAME_GRID, out=rounded)
+        np.copysign(rounded, block, out=rounded)  # zeros keep their sign
+        np.copyto(rounded, block, where=~is_small)
+        return rounded
 
     def agree(self, part: int, mean: Vector) -> None:
         """Do nothing: there is one part."""

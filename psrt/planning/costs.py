@@ -6,19 +6,19 @@ The names in ``Known.details``, of which none needs to be there:
 ``local_s``              seconds of a local step: a gradient, and an update by its own worker
 ``wake_up``, ``reply``   seconds of a message to an idle server, and of its reply, on one host
 ``turnaround``           the same of a message to a busy server
-``rest FAMILY``          factor on the time of everything but gradients, see ``fitting``
-``slow FAMILY``          factor on the time of gradients, where that is not enough
-``code FAMILY CODEC``    factor on the time of codecs
+``rest FAMILY [CODEC]``  factor on the time of everything but gradients, see ``fitting``
+``slow FAMILY [CODEC]``  factor on the time of gradients, where that is not enough
 =======================  =========================================================================
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from psrt.codec.times import CodecTimes, Line
 from psrt.collective.registry import by_hosts
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO
@@ -33,6 +33,9 @@ from psrt.transport import RoleMap
 _NO_WIRE = 1e12
 #: Ranks above which each has a link of its own, on which messages take turns.
 _MOST_SHARED = 16
+#: What the times of codecs are multiplied by, as each frame finds other numbers in the caches; and
+#: the seconds of sending or receiving it, without the wire: 2 cores of a shared Intel Xeon.
+_COLD_FACTOR, _FRAME = 2.0, Line(1e-4, 0.0)
 #: The least share of its measured time that a sum takes.
 _LEAST = 0.1
 
@@ -47,7 +50,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
     """
     work, site, details = known.workload, known.site, known.details
     family = family_of(config)
-    slow, rest = details.get(f"slow {family}", 1.0), details.get(f"rest {family}", 1.0)
+    slow, rest = (_factor(details, it, family, config) for it in ("slow", "rest"))
     hosts = site.of(role_map.size)
     rate = known.apply_rate(config)
     own = rate
@@ -88,7 +91,8 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         receive=receive if role_map.peers or (role_map.servers and not several) else None,
         apply=lambda shard, nbytes, rng: rest * nbytes / rate,
         worker_apply=own / slow,
-        codec_speed=1 / _codec_factor(known, config, family),
+        codecs={it.name: _in_a_job(CodecTimes.of(it.name)) for it in config.codecs.values()},
+        codec_speed=details.get(f"rest {family}", 1.0) / rest if config.codec else 1.0,
         reduce=_reduce(known, config, [hosts[rank] for rank in role_map.workers], rest),
     )
 
@@ -100,13 +104,21 @@ def _updaters(config: TrainConfig, hosts: Sequence[int]) -> int:
     return min(Counter(hosts).values()) if together else 1
 
 
-def _codec_factor(known: Known, config: TrainConfig, family: str) -> float:
-    """Return how many times as long as its table says a codec takes."""
+def _in_a_job(times: CodecTimes) -> CodecTimes:
+    """Return the times of a codec whose frames are sent, from those of the codec alone."""
+    lines = (times.encode, times.decode)
+    return CodecTimes(*(it.times(_COLD_FACTOR).and_then(_FRAME) for it in lines))
+
+
+def _factor(details: Mapping[str, float], name: str, family: str, config: TrainConfig) -> float:
+    """Return a factor of a family; with a codec that of its own runs, or of a family like it."""
+    plain = details.get(f"{name} {family}", 1.0)
     if config.codec is None:
-        return 1.0
-    names = (config.codec.name, CODECS[0][0])
-    found = (known.details.get(f"code {CODED.get(family)} {it}") for it in names)
-    return next((it for it in found if it is not None), 1.0)
+        return plain
+    like = CODED.get(family, family)
+    usual = details.get(f"{name} {like}", 1.0)
+    found = (details.get(f"{name} {like} {it}") for it in (config.codec.name, CODECS[0][0]))
+    return plain * next((it / usual for it in found if it is not None), 1.0)
 
 
 def _reduce(
@@ -116,7 +128,10 @@ def _reduce(
     counts = tuple(Counter(hosts).values())
     if config.servers or config.scheme.mixes or (len(counts) > 1 and max(counts) == 1):
         return None
-    name, nbytes = config.allreduce or AUTO, ITEMSIZE * known.workload.n
+    # What was measured under its own name is what ``auto`` chose.
+    usual = next((it.algorithm for it in known.runs if it.algorithm and not it.codec), AUTO)
+    name = usual if config.allreduce in (None, AUTO) else config.allreduce
+    nbytes = ITEMSIZE * known.workload.n
     costs = known.site.costs
     found = costs.measured_seconds(name, counts, nbytes)
     if found is None and len(counts) == 1:
@@ -124,7 +139,6 @@ def _reduce(
     if found is None:
         return None
     # What a step takes beside its sum is the same for all algorithms, and not a factor on each.
-    usual = next((it.algorithm for it in known.runs if it.algorithm and not it.codec), name)
     beside = (factor - 1) * (costs.measured_seconds(usual, counts, nbytes) or found)
     seconds = max(_LEAST * found, found + beside)
     return lambda rng: seconds

@@ -23,6 +23,8 @@ class Family(NamedTuple):
     #: Of what is sent and of what comes back; None: uncompressed.
     codec: str | None = None
     reply: str | None = None
+    #: The fewest steps that show its pace.
+    steps: int = 16
 
     def is_possible(self, workers: int) -> bool:
         """Whether that many workers can run it: at least two, and not pairs on an odd ring."""
@@ -41,28 +43,36 @@ CODECS = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
 ALONE = "alone"
 #: Workers that meet often.
 MEANS = "means"
+#: The family whose servers' work is recorded, too.
+ROUNDS = Family("rounds", Sync(), 1)
+#: Gossip with one neighbour at a time, in which a late message delays others, and so on: it takes
+#: some rounds until that has spread.
+PEERS, ONE_PEER = "one peer", "one-peer-exponential"
 #: In the order in which they are tried on ranks.
 FAMILIES = (
     Family(ALONE, LocalSGD(local_steps=64), 0),
     Family("sums", AllReduce(), 0),
     Family(MEANS, LocalSGD(local_steps=4), 0),
-    Family("rounds", Sync(), 1),
+    ROUNDS,
     Family("stale", Async(), 1),
     Family("served means", LocalSGD(local_steps=4), 1),
     Family("elastic", EASGD(), 1),
     Family("neighbours", Gossip(), 0),
+    Family(PEERS, Gossip(topology=ONE_PEER), 0, steps=48),
     Family("pairs", Gossip(variant=PAIRS), 0),
     *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
     *(Family("rounds", Sync(), 1, *it) for it in CODECS),
+    *(Family("stale", Async(), 1, *it) for it in CODECS),
 )
 #: By family, that whose coded runs tell how long its codecs take.
 CODED = {
     "sums": "sums",
     "means": "sums",
     "neighbours": "sums",
+    PEERS: "sums",
     "pairs": "sums",
     "rounds": "rounds",
-    "stale": "rounds",
+    "stale": "stale",
     "served means": "rounds",
     "elastic": "rounds",
 }
@@ -79,7 +89,8 @@ def family_of(config: TrainConfig) -> str:
     if mode.single:
         return ""
     if mode.mixes:
-        return "pairs" if mode.asynchronous else "neighbours"
+        one = PEERS if mode.topology == ONE_PEER else "neighbours"
+        return "pairs" if mode.asynchronous else one
     if mode.elastic is not None:
         return "elastic"
     if mode.averages:

@@ -37,7 +37,7 @@ def fitted(known: Known, config: TrainConfig) -> Known:
             other = runs.get((MEANS, None), run)
             found = {"local_s": _local(known, run, other) / site.crowding(site.of(run.workers))}
         else:
-            found = _factors(known, _job(family, run, config), family, run.samples_per_s)
+            found = _factors(known, _job(known, family, run, config), family, run.samples_per_s)
         known = replace(known, details={**known.details, **found})
     return known
 
@@ -56,23 +56,23 @@ def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
     return found if 0 < found < seldom else seldom
 
 
-def _job(family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
+def _job(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
     """Return the job of a short run, with what psrt chose in it."""
     asked = replace(
         config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=family.codec,
         codec_reply=family.reply, allreduce=run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
-    ranks = run.workers + family.servers
-    return Candidate(resolve(asked, ranks=ranks), family.servers, ranks, run.workers)
+    resolved = resolve(asked, ranks=run.workers + family.servers)
+    return Candidate(resolved, family.servers, run.workers, known)
 
 
 def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict[str, float]:
     """Return the factors with which a simulated job is as fast as the real one."""
-    name = f"code {family.name} {family.codec}" if family.codec else f"rest {family.name}"
+    name = f"{family.name} {family.codec or ''}".strip()
 
     def off(factor: float) -> float:
-        there = replace(known, details={**known.details, name: factor})
+        there = replace(known, details={**known.details, f"rest {name}": factor})
         return math.log(simulated_speed(there, job, _PERIODS) / speed)
 
     low, high = _LEAST, _MOST
@@ -85,6 +85,4 @@ def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict
             middle = math.sqrt(low * high)
             low, high = (middle, high) if off(middle) > 0 else (low, middle)
     factor = math.sqrt(low * high)
-    if family.codec:
-        return {name: factor}
-    return {name: factor, f"slow {family.name}": math.exp(off(factor))}
+    return {f"rest {name}": factor, f"slow {name}": math.exp(off(factor))}

@@ -15,7 +15,7 @@ from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 
 #: The first words of details that were fitted.
-FACTORS = ("rest", "slow", "code")
+FACTORS = ("rest", "slow")
 #: The source of times that are nobody's measurement.
 GIVEN = "given"
 #: A server's or a worker's passes over gradients, in bytes per second: about one core.

@@ -35,14 +35,15 @@ def page_of(plan: Plan) -> str:
     title = f"A plan for {plural(plan.known.workload.n, 'parameter')}"
     lead = f"{plural(len(plan.rows), 'candidate')}, ranked by {plan.budget.words}"
     best, doubt = plan.rows[:_BEST], plan.known.doubt
+    simulated = [row for row in plan.rows if row.prediction.steps]
     sections = [
         _section(
             "ranked", "Ranked", Note(doubt, "bad") if doubt else None,
             _table(plan, shown_rows(plan, _FIRST)), _table(plan, plan.rows, "All rows"),
             Table([*notes(plan, plan.rows)]),
         ),
-        _section("charts", "Time, staleness and bytes", *_charts(plan)),
-        _section("waiting", "Waiting, in the best rows", *_waiting(best)),
+        _section("charts", "Time, staleness and bytes", *_charts(simulated)),
+        _section("waiting", "Waiting, in the best rows", *_waiting(simulated[:_BEST])),
         _section(
             "commands", "Commands", *(Code(row.command, named(row)) for row in best),
             Table([(named(row), row.command) for row in plan.rows], (), "All rows", folded=True),
@@ -63,14 +64,14 @@ def _table(plan: Plan, rows: Sequence[Row], caption: str = "") -> Table:
     return Table(cells, ("", *head), caption, numbers=True, folded=bool(caption))
 
 
-def _charts(plan: Plan) -> Iterator[Figure | None]:
+def _charts(rows: Sequence[Row]) -> Iterator[Figure | None]:
     """Yield the time that rows take, beside what they pay in staleness and in bytes."""
     how = "Each point is a row: point at it to see which. Its colour says what it promises."
     stale, sent = list[Line](), list[Line]()
-    for row in reversed(plan.rows):  # the best is on top
+    for row in reversed(rows):  # the best is on top
         it = row.prediction
         stale.append(_point(row, it.staleness_mean or 0.0, 1e6 / row.useful_per_s))
-        sent.append(_point(row, it.sent_per_step, 1e3 * it.step_s))
+        sent.append(_point(row, it.sent_per_step or 0.0, 1e3 * it.step_s))
     yield line_chart(
         "Time against staleness", "mean staleness, in versions", "µs per useful sample", stale,
         most=4, log=True, caption=how,
@@ -87,6 +88,8 @@ def _point(row: Row, x: float, y: float) -> Line:
 
 def _waiting(rows: Sequence[Row]) -> Iterator[Figure | None]:
     """Yield what workers wait for, and for whom."""
+    if not rows:
+        return
     causes = list(rows[0].prediction.waits)
     shares = [(named(row), [row.prediction.waits[it] for it in causes]) for row in rows]
     yield bar_chart(

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, cycle, islice
+from itertools import chain, cycle, islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from psrt.bench.fit import solve
-from psrt.bench.probes import exchange_times
+from psrt.bench.probes import exchange_times, medians
 from psrt.bench.race import layout
 from psrt.bench.ranks import run_on, wait
 from psrt.collective.analysis.choose import predict
@@ -38,7 +38,7 @@ from psrt.job.result import Run, silent
 from psrt.mpi.agreement import bcast_text, gather_texts, raise_on_all
 from psrt.mpi.communicator import Communicator
 from psrt.mpi.hosts import split_hosts
-from psrt.planning.families import FAMILIES, Family
+from psrt.planning.families import FAMILIES, ROUNDS, Family
 from psrt.planning.known import Known, ShortRun, Site, Workload
 from psrt.planning.like import apply_of, messages_of
 from psrt.runtime.problem import Problem, gradient_spans, matrices_of
@@ -48,11 +48,11 @@ from psrt.simulation.calibration import calibrate
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Seconds of gradients, of each all-reduce, and of a short run; lines of metrics that it writes;
-#: short runs of each family, since one differs from the next by some percent.
-_GRADIENTS_S, _SUM_S, _RUN_S, _LINES, _RUNS = 1.0, 0.5, 1.2, 20, 2
-#: Batches that gradients are taken of, in turn; steps of a short run, at first and at most.
-_BATCHES, _FEW_STEPS, _MOST_STEPS = 16, 16, 2000
+#: Seconds of gradients and of a short run; lines of metrics that it writes; turns of calls; short
+#: runs of each family that count, since one differs from the next by some percent.
+_GRADIENTS_S, _RUN_S, _LINES, _TURNS, _RUNS = 1.0, 1.2, 20, 10, 2
+#: Batches that gradients are taken of, in turn; recorded steps, and the most of a short run.
+_BATCHES, _RECORDED, _MOST_STEPS = 16, 64, 2000
 #: Times of a rank that are kept, and the share of a core below which something else had the rest.
 _TIMES, _CORE = 200, 0.95
 #: All-reduces that are timed at the length of the model: that of ``auto``, and the next best.
@@ -203,7 +203,6 @@ def _all_reduces(comm: MPI.Comm, n: int, ranks: int) -> tuple[Measured, ...]:
 
 
 def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
-    found = []
     with Communicator(comm) as communicator:
         node, there = split_hosts(comm)
         node.Free()
@@ -217,34 +216,19 @@ def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
             and (seconds := predict(name, hosts, nbytes, ITEMSIZE, DEFAULT_COSTS)) is not None
         }
         others = sorted(times, key=times.__getitem__)
-        for name in [*dict.fromkeys((usual, *others))][:_SUMS]:
-            call = partial(communicator.all_reduce, buffer, "sum", name)
-            found.append((name, hosts, nbytes, _seconds_of(comm, call, _SUM_S)))
-    return found
-
-
-def _seconds_of(comm: MPI.Comm, call: Callable[[], object], budget_s: float) -> float:
-    """Return the median seconds of a collective call, of the slowest rank; collective."""
-    times: list[float] = []
-    left = np.array([budget_s])
-    while True:
-        wait(comm.Ibarrier())
-        start = time.perf_counter()
-        call()
-        took = np.array([time.perf_counter() - start])
-        longest = np.empty(comm.size)
-        comm.Allgather(took, longest)
-        times.append(float(longest.max()))
-        left -= longest.max()
-        if (len(times) > 3 and left[0] < 0) or len(times) > 100:
-            return float(np.median(times[1:]))
+        calls = {
+            name: partial(communicator.all_reduce, buffer, "sum", name)
+            for name in [*dict.fromkeys((usual, *others))][:_SUMS]
+        }
+        found = medians(comm, calls, _TURNS)
+        return [(name, hosts, nbytes, seconds) for name, seconds in found.items()]
 
 
 def _link(comm: MPI.Comm, present: Sequence[Sequence[int]]) -> LinkCosts:
     """Time exchanges between two hosts, the first rank's and another; collective."""
     pair, usual = layout(present, 2, 2), DEFAULT_COSTS.between
     assert pair is not None, "there are two hosts"
-    work = partial(exchange_times, placed=pair, sizes=_EXCHANGES, rounds=5)
+    work = partial(exchange_times, placed=pair, sizes=_EXCHANGES, rounds=_TURNS)
     if not (found := run_on(comm, pair.ranks, work)):
         return usual
     alpha, beta = solve([(1, m) for m in found], list(found.values())).values
@@ -252,79 +236,73 @@ def _link(comm: MPI.Comm, present: Sequence[Sequence[int]]) -> LinkCosts:
 
 
 class _Runs:
-    """Short runs of each family."""
+    """Short runs of each family, in turns: a machine that becomes slower does so for all."""
 
     def __init__(self, comm: MPI.Comm, config: TrainConfig, problem: Problem | None) -> None:
         kept = {name: getattr(config, name) for name in _KEPT}
         self._comm, self._problem = comm, problem
-        self._config = TrainConfig(**kept, steps=_FEW_STEPS)
+        self._config = TrainConfig(**kept, steps=1)
+        #: By family, steps of a run that is long enough.
+        self._steps: dict[Family, int] = {}
 
     def measured(self, known: Known, workers: int | None, say: Callable[[str], None]) -> Known:
         """Make all runs; return what is known then, at rank 0."""
-        for family in FAMILIES:
+        found: dict[Family, list[Run]] = {}
+        for turn, family in product(range(1 + _RUNS), FAMILIES):
+            ranks = self._comm.size if workers is None else workers + family.servers
             if family.codec and not known.site.is_several:
                 continue  # on one host a codec is not in effect
-            ranks = self._comm.size if workers is None else workers + family.servers
             if ranks > self._comm.size or not family.is_possible(ranks - family.servers):
                 continue
-            found = run_on(self._comm, range(ranks), partial(self._measure, family))
-            if found is not None and self._comm.rank == 0:
-                run, apply, details = found
-                known = replace(
-                    known,
-                    runs=(*known.runs, run),
-                    apply={**known.apply, **apply},
-                    details={**known.details, **details},
-                )
-                what = f"{family.mode.described()}{f', {family.codec}' if family.codec else ''}"
-                say(f"{what}: {run.samples_per_s:,.0f} samples/s")
+            run = run_on(self._comm, range(ranks), partial(self._measure, family, turn))
+            if run is not None and self._comm.rank == 0:
+                found.setdefault(family, []).append(run)
+                what = " ".join(filter(None, (family.mode.described(), family.codec)))
+                say(f"{what}: {_speed(run):,.0f} samples/s")
+            if family == ROUNDS and not turn:
+                times = run_on(self._comm, range(ranks), self._of_servers) or ({}, {})
+                details = {**known.details, **times[1]}
+                known = replace(known, apply={**known.apply, **times[0]}, details=details)
+        for family, runs in found.items():
+            last, speeds = runs[-1].summary, [_speed(it) for it in runs[-_RUNS:]]
+            made = ShortRun(
+                family.name, sum(speeds) / len(speeds), last.workers, family.codec, last.allreduce,
+                last.shards_per_server,
+            )  # fmt: skip
+            known = replace(known, runs=(*known.runs, made))
         return known
 
-    def _measure(
-        self, family: Family, comm: MPI.Comm
-    ) -> tuple[ShortRun, dict[str, float], dict[str, float]] | None:
-        """Run a family on its ranks, for long enough; return what that tells at the first."""
+    def _measure(self, family: Family, turn: int, comm: MPI.Comm) -> Run | None:
+        """Run a family on its ranks; in the first turn also to see how many steps are enough."""
         every = family.mode.local_steps
-        config = replace(
-            self._config, mode=family.mode, servers=family.servers, log_every=every,
-            codec=family.codec, codec_reply=family.reply,
-        )  # fmt: skip
-        few = every * max(3, -(-_FEW_STEPS // every))
-        run = self._run(comm, replace(config, steps=few))
-        steps = np.array([0 if run is None else few * _RUN_S / run.summary.seconds], np.int64)
-        comm.Bcast(steps)
-        speeds = [] if run is None else [_speed(run)]
-        if (count := min(_MOST_STEPS, int(steps[0]))) > 2 * few:
-            lines = every * max(1, count // (_LINES * every))
-            config = replace(config, steps=count, log_every=lines)
-            runs = [self._run(comm, config) for _ in range(_RUNS)]
-            speeds = [_speed(it) for it in runs if it is not None]
-        times: tuple[dict[str, float], dict[str, float]] = {}, {}
-        if family.name == "rounds" and not family.codec:
-            times = self._of_servers(comm, config)
-        if run is None:
-            return None
-        summary = run.summary
-        return ShortRun(
-            family.name,
-            sum(speeds) / len(speeds),
-            workers=summary.workers,
-            codec=family.codec,
-            algorithm=summary.allreduce,
-            shards_per_server=summary.shards_per_server,
-        ), *times
+        few = every * max(3, -(-family.steps // every))
+        count = self._steps.setdefault(family, few)
+        if turn == _RUNS and count == few:
+            return None  # the first run was long enough to count
+        run = self._run(comm, self._job(family, count))
+        if not turn:
+            enough = np.array([0 if run is None else few * _RUN_S / run.summary.seconds], np.int64)
+            comm.Bcast(enough)
+            self._steps[family] = max(few, min(_MOST_STEPS, int(enough[0])))
+        return run
 
-    def _of_servers(
-        self, comm: MPI.Comm, config: TrainConfig
-    ) -> tuple[dict[str, float], dict[str, float]]:
+    def _job(self, family: Family, steps: int) -> TrainConfig:
+        every = family.mode.local_steps
+        lines = every * max(1, steps // (_LINES * every))
+        return replace(
+            self._config, mode=family.mode, servers=family.servers, codec=family.codec,
+            codec_reply=family.reply, steps=steps, log_every=lines,
+        )  # fmt: skip
+
+    def _of_servers(self, comm: MPI.Comm) -> tuple[dict[str, float], dict[str, float]]:
         """Return what a server's work takes, by recording some rounds; at the first rank.
 
         Recording takes time itself, so the speed of a run is not taken from a recorded one.
         """
         with tempfile.TemporaryDirectory() as folder:
             out = str(Path(folder) / "run")
-            few = 4 * _FEW_STEPS
-            self._run(comm, replace(config, steps=few, log_every=None, out=out, record=True))
+            job = self._job(ROUNDS, _RECORDED)
+            self._run(comm, replace(job, log_every=None, out=out, record=True))
             if comm.rank:
                 return {}, {}
             found = calibrate(read_history(out))

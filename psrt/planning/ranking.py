@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import NamedTuple
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
+from psrt.config.names import DEFAULT_PIPELINE
 from psrt.core.errors import ConfigError
 from psrt.core.units import time_text
+from psrt.pipeline.registry import schedule_of
 from psrt.planning.known import Known
 from psrt.rows.knobs import read_flag
 from psrt.rows.values import REAL, SWITCH
@@ -18,26 +20,29 @@ from psrt.rows.values import REAL, SWITCH
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a simulation of some steps says about the steady state of a job."""
+    """What a simulation of some steps says about the steady state of a job.
+
+    Where it would take too long, the first two are those of the closed form, and no others.
+    """
 
     #: Mean seconds of a step of a worker.
     step_s: float
     #: Samples of all workers per second, with an interval that has the true mean 19 times of 20.
     samples_per_s: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
     #: Bytes that a rank sends per step: the mean over all ranks.
-    sent_per_step: float
+    sent_per_step: float | None = None
     #: In versions; None in modes without any staleness.
-    staleness_mean: float | None
-    staleness_max: int | None
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
     #: By cause, the share of a worker's time that it spends waiting for it.
-    waits: Mapping[str, float]
+    waits: Mapping[str, float] = field(default_factory=dict)
     #: By worker that waits and worker that is waited for, the share of its time.
-    waiting_for: Mapping[int, Mapping[int, float]]
+    waiting_for: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     #: Steps of each worker that were simulated, and their virtual seconds.
-    steps: int
-    seconds: float
+    steps: int = 0
+    seconds: float = 0.0
     #: Share of the gradients that no update uses, such as late ones of backups.
     dropped: float = 0.0
 
@@ -139,11 +144,19 @@ class Plan:
 def promise_of(config: TrainConfig, *, several: bool) -> str:
     """Return what a config promises about the parameters, a key of ``PROMISES``.
 
-    A codec that is in effect changes them, within what it loses.
+    A codec that is in effect changes them, within what it loses; so do stages that begin a batch
+    before they have updated after the one before.
 
     Args:
         config: with a mode.
         several: whether its ranks are on several hosts.
     """
     own, is_coded = config.scheme.promise, config.codec is not None
-    return "bounded" if own == "same" and is_coded and (several or config.codec_everywhere) else own
+    is_off = is_coded and (several or config.codec_everywhere)
+    return "bounded" if own == "same" and (is_off or is_pipedream(config)) else own
+
+
+def is_pipedream(config: TrainConfig) -> bool:
+    """Return whether stages do not wait for each other's updates."""
+    schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
+    return config.axes.pipeline > 1 and schedule.row.asynchronous

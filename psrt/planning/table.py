@@ -9,7 +9,7 @@ from textwrap import wrap
 from psrt.config.modes import PROMISES
 from psrt.core.units import plural, size_text, time_text
 from psrt.planning.ranking import Budget, Plan, Row
-from psrt.views.page.words import number, percent
+from psrt.views.page.words import NONE, number, percent
 
 #: Width of lines, and the least of the column with what a row is.
 _WIDTH, _LEAST = 100, 24
@@ -51,7 +51,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "links between hosts", f"{time_text(link.alpha)} a message, {rate}/s"
     if known.doubt:
         yield "doubt", known.doubt
-    yield "simulated", f"{plural(count, 'configuration')} of {count + sum(plan.pruned.values())}"
+    simulated = plural(sum(row.prediction.steps > 0 for row in plan.rows), "configuration")
+    yield "simulated", f"{simulated} of {count + sum(plan.pruned.values())}"
     if plan.pruned:
         yield "left out", "; ".join(f"{why}: {its}" for why, its in plan.pruned.items())
     yield "ranked by", plan.budget.words
@@ -67,6 +68,8 @@ def notes(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     shares = ((it.prediction.dropped, it.number) for it in rows)
     if dropped := [f"{percent(share)} in {n}" for share, n in shares if share > 5e-4]:
         yield "gradients that no update uses", ", ".join(dropped)
+    if closed := ", ".join(str(it.number) for it in rows if not it.prediction.steps):
+        yield "by closed forms", f"{closed}, of which a simulation would take too long"
     if more := len(plan.rows) - len(rows):
         yield f"{plural(more, 'row')} more", "--top N prints them, --json FILE writes all"
 
@@ -85,11 +88,11 @@ def _cells(row: Row, budget: Budget) -> Iterator[tuple[str, str]]:
     yield "ranks", f"{row.workers}+{row.servers}" if row.servers else str(row.workers)
     yield "step", time_text(it.step_s)
     yield "samples/s", number(it.samples_per_s, 3)
-    yield "±", percent(it.high / it.samples_per_s - 1)
-    yield "sent", size_text(it.sent_per_step)
+    yield "±", percent(None if it.high is None else it.high / it.samples_per_s - 1)
+    yield "sent", NONE if it.sent_per_step is None else size_text(it.sent_per_step)
     yield "memory", size_text(max(row.memory.values()))
     mean, most = it.staleness_mean, it.staleness_max
-    yield "stale", "-" if mean is None else f"{mean:.1f}/{most}"
+    yield "stale", (NONE if not it.steps else "-") if mean is None else f"{mean:.1f}/{most}"
     yield "θ", row.promise
     if row.goodput is not None:
         yield "goodput", percent(row.goodput)
@@ -108,7 +111,8 @@ def in_short(row: Row) -> str:
     name, _, knobs = str(config.mode).partition(":")
     codecs = "/".join(it.name for it in config.codecs.values())
     several = "" if shards in (None, 1) else f"shards={shards}"
-    parts = name, knobs.replace(",", " "), several, config.allreduce, codecs
+    split = config.parallel, config.pipeline_schedule
+    parts = name, knobs.replace(",", " "), *split, several, config.allreduce, codecs
     return " ".join(filter(None, parts))
 
 

@@ -23,7 +23,7 @@ def test_a_job_is_measured(comm):
     families = [it for it in FAMILIES if not it.codec and it.is_possible(comm.size - it.servers)]
     assert [it.family for it in known.runs] == [it.name for it in families]
     assert min(it.samples_per_s for it in known.runs) > 0
-    assert len(lines) == (0 if comm.rank else 2 + len(families))
+    assert (len(lines) > len(families)) == (comm.rank == 0)
     assert set(comm.allgather(known.to_json())) == {known.to_json()}
     assert Known.from_json(known.to_json()) == known
     if comm.rank == 0:

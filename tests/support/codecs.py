@@ -229,6 +229,7 @@ def _shows_what_is_not_finite(make: Maker, knobs: Knobs) -> None:
 def _is_the_cast(vector: Vector, out: Vector, knobs: Knobs, frame: Any, name: str) -> None:
     dtype = np.float16 if name == "float16" else ml_dtypes.bfloat16
     np.testing.assert_array_equal(out, vector.astype(dtype).astype(np.float32))
+    np.testing.assert_array_equal(np.signbit(out), np.signbit(vector))  # of zeros, too
 
 
 def _of_every_kind_of_number(make: Maker, knobs: Knobs) -> None:

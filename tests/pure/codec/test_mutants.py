@@ -49,8 +49,8 @@ MUTANTS = [
         ("2 * n)", "2 * n + 2)"),
         ('vector, payload.view("<f2")', 'vector, payload.view(">f2")'),
         ('out, payload.view("<f2")', 'out, payload.view("<i2")'),
-        ("vector, casting", "np.abs(vector), casting"),
-        ("vector, casting", "vector * np.float32(1 - 2**-11), casting"),
+        ("(block), casting", "(np.abs(block)), casting"),
+        ("(block), casting", "(block * np.float32(1 - 2**-11)), casting"),
         ('"float16"]', '"bfloat16"]'),
     ),
     *of(

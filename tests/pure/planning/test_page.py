@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from psrt.planning.page import page_of
+from psrt.planning.ranking import Prediction
 from support.pages import Page, of_size, of_time
 from support.plans import made_plan
 
@@ -57,6 +58,18 @@ def test_waits_and_what_was_known():
     assert page.value("known", "host, by rank") == "0, 0, 1, 1"
     assert page.value("known", "a gradient, by rank") == "4.5 ms, 5.5 ms, 6.5 ms, 7.5 ms"
     assert page.value("known", "a short run: sums") == "30,500 samples/s of 4 workers"
+
+
+def test_rows_that_were_not_simulated_have_no_waits_and_no_points():
+    first, *others = made_plan().rows
+    it = first.prediction
+    closed = replace(first, prediction=Prediction(it.step_s, it.samples_per_s))
+    page = paged(rows=(closed, *others))
+    text = page.sections["waiting"]
+    assert [f"Waits between workers in row {i}" in text for i in (1, 2, 3, 4)] == [0, 1, 1, 1]
+    for svg in re.findall(r'<svg viewBox="0 0 480 270".*?</svg>', page.html):
+        assert re.findall(r"<title>(\d)  ", svg)[::-1] == [f"{row.number}" for row in others]
+    assert "waiting" in paged(rows=(closed,)).sections
 
 
 def test_a_page_stays_small():

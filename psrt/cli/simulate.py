@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from psrt.cli.flags import RANK_WORDS, FlagParser, config_of, train_parser
@@ -172,15 +172,7 @@ def simulate_parser() -> FlagParser:
         "psrt launch; needs --out, --checkpoint-every and --resume auto; the time of faults counts "
         "from the first start (default: 0)",
     )  # fmt: skip
-    add(
-        "--checkpoint-cost", metavar="STALL_S[:WRITE_S]",
-        help="with --mtbf, seconds for which a checkpoint stops training, and then seconds until "
-        "it is written (default: 0:0)",
-    )  # fmt: skip
-    add(
-        "--restart-cost", metavar="SECONDS",
-        help="with --mtbf, seconds from a failure until the job trains again (default: 0)",
-    )  # fmt: skip
+    add_failure_costs(add)
     add(
         "--timing-only", action=argparse.BooleanOptionalAction,
         help="simulate time and staleness without computing gradients (default: no; with --like: "
@@ -191,6 +183,19 @@ def simulate_parser() -> FlagParser:
         help=f"{_PARAMETERS.help} (default: {_PARAMETERS.default_text})",
     )  # fmt: skip
     return parser
+
+
+def add_failure_costs(add: Callable[..., object]) -> None:
+    """Add the flags that ``failures_of`` reads beside ``--mtbf``."""
+    add(
+        "--checkpoint-cost", metavar="STALL_S[:WRITE_S]",
+        help="with --mtbf, seconds for which a checkpoint stops training, and then seconds until "
+        "it is written (default: 0:0)",
+    )  # fmt: skip
+    add(
+        "--restart-cost", metavar="SECONDS",
+        help="with --mtbf, seconds from a failure until the job trains again (default: 0)",
+    )  # fmt: skip
 
 
 def parse_simulate(argv: Sequence[str]) -> tuple[TrainConfig, Scenario]:
@@ -209,7 +214,7 @@ def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
     for name in _REAL_TIME:
         if name in given:
             raise ConfigError(f"--{dashed(name)} {given[name]} has no effect in virtual time")
-    failures = _failures(given)
+    failures = failures_of(given)
     like = _like(namespace)
     config = like.config if like else config_of(namespace)
     if like and config.parallel is not None:
@@ -257,7 +262,7 @@ def scenario_of(namespace: argparse.Namespace) -> tuple[TrainConfig, Scenario]:
     )
 
 
-def _failures(given: dict[str, Any]) -> FailureCosts | None:
+def failures_of(given: dict[str, Any]) -> FailureCosts | None:
     """Remove the flags about failures, and return what they set."""
     from psrt.checkpoint.failures import FailureCosts
     from psrt.simulation.cost_flags import read_checkpoint_cost, read_seconds

@@ -15,16 +15,16 @@ def has_mpirun() -> bool:
     return beside.exists() or shutil.which("mpirun") is not None
 
 
-def launch_line(ranks: int, what: str) -> str:
+def launch_line(ranks: int | None, what: str) -> str:
     """Return a shell line that starts ranks, ready to paste.
 
     Args:
-        ranks: their number.
+        ranks: their number; None leaves it to ``psrt launch``.
         what: a command of psrt, or a script, with its flags, quoted for a shell.
     """
     beside = Path(sys.executable).parent / "psrt"
     psrt = _called(beside) if beside.exists() else f"{_called(Path(sys.executable))} -m psrt"
-    return f"{psrt} launch -n {ranks} {what}"
+    return f"{psrt} launch {'' if ranks is None else f'-n {ranks} '}{what}"
 
 
 def again(ranks: int) -> str:

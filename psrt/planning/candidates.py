@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from psrt.collective.analysis.choose import choose, predict
@@ -20,11 +20,10 @@ from psrt.core.arrays import ITEMSIZE
 from psrt.core.errors import ConfigError
 from psrt.job.gossip import topology_for
 from psrt.planning.families import CODECS
-from psrt.planning.known import Known, Site
+from psrt.planning.known import Known
+from psrt.planning.ranking import promise_of
 from psrt.topology.names import TOPOLOGIES
 
-#: Codecs of what is sent and of what comes back, tried between hosts.
-_CODECS: Final = ((None, None), *CODECS)
 #: By knob of a mode, the values that are tried with W workers.
 GRIDS: Final[Mapping[str, Callable[[int], Sequence[Any]]]] = {
     "backup": lambda workers: (0, 1, workers // 8),
@@ -40,33 +39,8 @@ GRIDS: Final[Mapping[str, Callable[[int], Sequence[Any]]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The ranks that there are, or that there would be."""
-
-    known: Known
-    #: Number of workers, to which servers are added; None where the number of ranks is fixed.
-    workers: int | None = None
-    #: Ranks of a host, and cores that they share; None where hosts are known.
-    per_host: int | None = None
-    cores: int = 1
-
-    def split(self, servers: int) -> tuple[int, int]:
-        """Return the number of ranks and of workers with that many servers."""
-        ranks = self.known.site.ranks if self.workers is None else self.workers + servers
-        return ranks, ranks - servers
-
-    def known_with(self, servers: int) -> Known:
-        """Return what is known, with a site of as many ranks as there are with these servers."""
-        ranks, _ = self.split(servers)
-        if self.per_host is None:  # further servers run where others do
-            site = replace(self.known.site, hosts=tuple(self.known.site.of(ranks)))
-            return replace(self.known, site=site)
-        hosts = tuple(rank // self.per_host for rank in range(ranks))
-        machines = tuple(range(hosts[-1] + 1))
-        costs = replace(self.known.site.costs, cores=self.cores)
-        site = Site(hosts, machines, (self.cores,) * len(machines), costs)
-        return replace(self.known.without_factors(), site=site)
+#: Splits of a model that are tried where its parameters are summed.
+_SPLITS: Final = ("pipeline:2", "pipeline:4", "tensor:2")
 
 
 class Candidate(NamedTuple):
@@ -74,8 +48,49 @@ class Candidate(NamedTuple):
 
     config: TrainConfig
     servers: int
-    ranks: int
     workers: int
+    #: With a site of its ranks.
+    known: Known
+    #: Seconds of a step by the closed form.
+    closed_s: float = 0.0
+
+    @property
+    def ranks(self) -> int:
+        """Servers and workers."""
+        return self.servers + self.workers
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model: as many as workers, unless it is split."""
+        return self.workers // self.config.axes.cells
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds in which it trains a batch of one copy, by the closed form."""
+        return self.closed_s / self.copies
+
+    @property
+    def promise(self) -> str:
+        """What it promises about the parameters, a key of ``PROMISES``."""
+        return promise_of(self.config, several=self.known.site.is_several)
+
+
+class Places(NamedTuple):
+    """The ranks that there are, or that there would be."""
+
+    known: Known
+    #: Number of workers, to which servers are added; None: the ranks of the site are both.
+    workers: int | None = None
+    #: Whether the model is that of ``psrt train``, whose parts are layers; others are not split.
+    is_mlp: bool = False
+
+    def with_servers(self, servers: int) -> tuple[int, Known]:
+        """Return the number of workers, and what is known of as many ranks."""
+        site, workers = self.known.site, self.workers
+        if workers is None:
+            return site.ranks - servers, self.known
+        site = replace(site, hosts=tuple(site.of(workers + servers)))
+        return workers, replace(self.known, site=site)
 
 
 def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[Candidate]:
@@ -89,34 +104,45 @@ def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> l
     Raises:
         ConfigError: if nothing is possible, and why.
     """
-    found: dict[str, Candidate] = {}
-    refused = ConfigError("no mode can be planned for these ranks and flags")
-    refusals = list[ConfigError]()
-    tried = _servers(fixed, places)
-    for servers, mode in itertools.product(tried, _modes(base, fixed, places)):
-        ranks, workers = places.split(servers)
-        fits = mode.may_have_servers if servers else not mode.needs_servers
-        is_simple = mode.single == (workers == 1 and not servers)
-        # What is asked for, and nothing else, is refused with the reason.
-        if not (fits or len(tried) == 1) or not (is_simple or base.mode):
-            continue
-        own = servers if servers or mode.may_have_servers else None
-        for more in _varied(base, fixed, mode, places.known_with(servers), servers):
-            try:
-                config = replace(base, mode=mode, servers=own, **more)
-                hosts = places.known_with(servers).site.hosts[:workers]
-                topology_for(resolve(config, ranks=ranks), hosts, edges=None)
-                found.setdefault(repr(config), Candidate(config, servers, ranks, workers))
-            except ConfigError as error:
-                refusals.append(error)
+    if base.parallel and not places.is_mlp:
+        why = "psrt plan knows no layers but those that the flags of psrt train describe"
+        raise ConfigError(f"--parallel {base.parallel}: {why}; see psrt simulate --parallel")
+    if base.parallel and (fixed.get("servers") or (base.mode and base.scheme.needs_servers)):
+        raise ConfigError(f"--parallel {base.parallel}: psrt plan splits models without servers")
+    found, refusals = dict[str, Candidate](), list[ConfigError]()
+    modes, tried = _modes(base, fixed, places), _servers(base, fixed, places)
+    for servers in tried:
+        workers, known = places.with_servers(servers)
+        for mode in modes:
+            fits = mode.may_have_servers if servers else not mode.needs_servers
+            is_simple = mode.single == (workers == 1 and not servers)
+            # What is asked for, and nothing else, is refused with the reason.
+            if not (fits or (len(tried) == 1 and not base.parallel)) or not (
+                is_simple or base.mode
+            ):
+                continue
+            own = servers if servers or mode.may_have_servers else None
+            splits = [{"parallel": it} for it in _SPLITS if mode == MODES["allreduce"]]
+            splits = splits if places.is_mlp and not base.parallel else []
+            for more in [*_varied(base, fixed, mode, known, servers), *splits]:
+                try:
+                    config = replace(base, mode=mode, servers=own, **more)
+                    it = Candidate(config, servers, workers, known)
+                    resolved = resolve(config, ranks=it.ranks)
+                    topology_for(resolved, known.site.hosts[: it.copies], edges=None)
+                    found.setdefault(repr(config), it)
+                except ConfigError as error:
+                    refusals.append(error)
     if not found:
-        raise next(iter(refusals), refused)
+        refusals.append(ConfigError("no mode can be planned for these ranks and flags"))
+        raise refusals[0]
     return list(found.values())
 
 
-def _servers(fixed: Mapping[str, Any], places: Places) -> list[int]:
+def _servers(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[int]:
     """Return the numbers of servers that are tried: none, and powers of two."""
-    if (asked := fixed.get("servers")) is not None:
+    asked = 0 if base.parallel else fixed.get("servers")
+    if asked is not None:
         return [asked]
     most = min(places.workers or places.known.site.ranks // 2, places.known.workload.n)
     return [0, *(1 << i for i in range(most.bit_length()))]
@@ -125,11 +151,11 @@ def _servers(fixed: Mapping[str, Any], places: Places) -> list[int]:
 def _modes(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[Mode]:
     """Return the rows with all values of the grids, except for what the user has fixed."""
     workers, work = places.workers or places.known.site.ranks, places.known.workload
+    is_one_bucket = len(work.parts) < 2 or ITEMSIZE * work.n <= BUCKET_BYTES
+    kept = {*fixed.get("mode", ()), *["bucket_bytes"] * is_one_bucket}
     found = list[Mode]()
     for row in [base.scheme] if base.mode else [MODES[name] for name in MODES.own]:
-        names = [it for it in row.knobs if it in GRIDS and it not in fixed.get("mode", ())]
-        is_one = len(work.parts) < 2 or ITEMSIZE * work.n <= BUCKET_BYTES
-        names = [it for it in names if it != "bucket_bytes" or not is_one]
+        names = [it for it in row.knobs if it in GRIDS and it not in kept]
         for values in itertools.product(*(dict.fromkeys(GRIDS[it](workers)) for it in names)):
             if not work.is_chain and PARAMETERS in values:
                 continue
@@ -143,16 +169,20 @@ def _modes(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> list[
 def _varied(
     base: TrainConfig, fixed: Mapping[str, Any], mode: Mode, known: Known, servers: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the knobs of the run that are varied in a mode: placement, codecs, the all-reduce."""
-    counts = Counter(known.site.hosts)
-    is_spread = servers > 1 and 1 < len(counts) < known.site.ranks and "placement" not in fixed
+    """Yield the knobs that are varied in a mode: placement, codecs, the all-reduce."""
+    if base.parallel:
+        yield {}
+        return
+    hosts = len({*known.site.hosts})
+    is_spread = servers > 1 and 1 < hosts < known.site.ranks and "placement" not in fixed
     more: dict[str, Any] = {"placement": SPREAD} if is_spread else {}
+    if mode.sums and not (servers or mode.shard or base.codec or "allreduce" in fixed):
+        yield from ({"allreduce": name} for name in _algorithms(known))
+    else:
+        yield more
     is_free = not {"codec", "codec_reply"} & fixed.keys() and base.optimizer.codec is None
-    for codec, reply in _CODECS if len(counts) > 1 and mode.codecs and is_free else _CODECS[:1]:
-        plain = not (codec or base.codec or mode.shard or servers) and "allreduce" not in fixed
-        coded = more if codec is None else more | {"codec": codec, "codec_reply": reply}
-        for name in _algorithms(known) if mode.sums and plain else [None]:
-            yield coded if name is None else coded | {"allreduce": name}
+    for codec, reply in CODECS if hosts > 1 and mode.codecs and is_free else ():
+        yield more | {"codec": codec, "codec_reply": reply}
 
 
 def _algorithms(known: Known) -> list[str]:

@@ -11,11 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from psrt.codec.times import NO_FRAMES, FrameTimes
 from psrt.collective.analysis.choose import choose, predict
 from psrt.collective.registry import AUTO, by_hosts
 from psrt.config.injection import Injection
@@ -23,8 +21,8 @@ from psrt.core.arrays import ITEMSIZE
 from psrt.core.partition import Span
 from psrt.job.roles import assign_roles
 from psrt.job.shards import ServedJob, choose_shards, most_shards, served_job, step_seconds
+from psrt.pipeline.balance import balanced, imbalance
 from psrt.planning.candidates import Candidate
-from psrt.planning.known import Known
 from psrt.runtime.delays import Delays
 from psrt.runtime.job_codec import JobCodec, job_codec
 from psrt.topology.names import row_of
@@ -37,30 +35,34 @@ _SHARDS = (1, 4, 16)
 _FORWARD = 1 / 3
 
 
-def closed_form(candidate: Candidate, known: Known) -> float:
+def closed_form(it: Candidate) -> float:
     """Return the seconds of a worker's step.
 
-    Args:
-        candidate: a config.
-        known: with a site of its ranks.
+    Raises:
+        ConfigError: if such a job is impossible.
     """
-    config, mode, frames = candidate.config, candidate.config.scheme, _frames_of(candidate, known)
-    apply_s = ITEMSIZE * known.workload.n / known.apply_rate(config)
-    if candidate.servers:
-        job, asked = priced(candidate, known), config.shards_per_server
-        least = [it for it in _SHARDS if it <= most_shards(job)]
-        tried = [asked] if isinstance(asked, int) else least
-        seconds = min(step_seconds(job, it) for it in tried) / mode.local_steps
+    mode, work, axes = it.config.scheme, it.known.workload, it.config.axes
+    apply_s = ITEMSIZE * work.n / it.known.apply_rate(it.config) / axes.cells
+    if it.servers:
+        job, asked = priced(it), it.config.shards_per_server
+        tried = [asked] if isinstance(asked, int) else [n for n in _SHARDS if n <= most_shards(job)]
+        seconds = min(step_seconds(job, each) for each in tried) / mode.local_steps
         return seconds + (apply_s if mode.averages else 0.0)
-    compute = _compute_s(candidate, known)
+    compute = _compute_s(it) / axes.cells
+    if it.config.parallel:  # stages wait at both ends of a batch, slices for each other's sums
+        parts = it.config.micro_batches or min(4 * axes.pipeline, it.config.batch_size)
+        uses = [part.size * 3 for part in reversed(work.parts)]
+        uses[0] -= uses[0] // 3  # nobody needs the gradient of the inputs
+        slowest = imbalance(uses, balanced(uses, axes.pipeline))
+        compute = compute * slowest * (1 + (axes.pipeline - 1) / parts) + _slices_s(it)
     if mode.single:
         return compute + apply_s
     if mode.mixes:
-        return max(compute, _mix_s(candidate, known, frames)) + apply_s
-    sum_s = _sum_s(candidate, known, frames)
-    if mode.averages or mode.overlap is False:
+        return max(compute, _mix_s(it)) + apply_s
+    sum_s = _sum_s(it)
+    if mode.averages or mode.overlap is False or it.config.parallel:
         return compute + sum_s / mode.local_steps + apply_s
-    last = sum_s / max(1, len(known.workload.parts))
+    last = sum_s / max(1, len(work.parts))
     return max(compute + last, _FORWARD * compute + sum_s) + apply_s
 
 
@@ -70,18 +72,16 @@ def steady(injections: tuple[Injection, ...]) -> tuple[Injection, ...]:
     return tuple(it._replace(numbers=it.numbers[:1]) if it.kind == "slow" else it for it in kept)
 
 
-def _compute_s(candidate: Candidate, known: Known) -> float:
+def _compute_s(it: Candidate) -> float:
     """Return the seconds of a gradient, until all that a step waits for have computed theirs."""
-    mode, site, first = candidate.config.scheme, known.site, candidate.servers
-    slow = steady(candidate.config.inject)
-    seconds = _drawn(known.workload.gradient_s, slow, candidate.workers, first)
-    crowd = site.crowding(site.hosts[first:])
+    mode, site, slow = it.config.scheme, it.known.site, steady(it.config.inject)
+    seconds = _drawn(it.known.workload.gradient_s, slow, it.workers, it.servers)
+    crowd = site.crowding(site.hosts[it.servers :])
     if mode.asynchronous or (mode.is_stale and mode.lead == math.inf):
         return crowd * float(1 / (1 / seconds.mean(axis=0)).mean())
-    if mode.is_stale:  # the slowest sets the pace
-        return crowd * float(seconds.mean(axis=0).max())
-    each = min(mode.local_steps, _DRAWS)
-    means = seconds[: _DRAWS - _DRAWS % each].reshape(-1, each, candidate.workers).mean(axis=1)
+    # Where workers wait for each other seldom, the slowest sets the pace, by its mean.
+    each = _DRAWS if mode.is_stale else min(mode.local_steps, _DRAWS)
+    means = seconds[: _DRAWS - _DRAWS % each].reshape(-1, each, it.workers).mean(axis=1)
     return crowd * float(np.sort(means, axis=1)[:, -1 - mode.backup].mean())
 
 
@@ -99,93 +99,85 @@ def _drawn(
     return seconds
 
 
-class _Frames(NamedTuple):
-    """Bytes of a push and a reply, over those of their numbers, and the times of frames."""
-
-    push: float = 1.0
-    reply: float = 1.0
-    times: FrameTimes = NO_FRAMES
-
-
-def _frames_of(candidate: Candidate, known: Known) -> _Frames:
-    config = candidate.config
-    if config.codec is None or not (known.site.is_several or config.codec_everywhere):
-        return _Frames()
-    codec = job_codec(replace(config, codec_everywhere=True), known.workload.matrices)
-    assert codec is not None, "it is in effect"
-    return _frames(codec, known.workload.n)
+def _codec(it: Candidate) -> JobCodec | None:
+    """Return the codec of a job, if it has an effect on its hosts."""
+    if it.config.codec is None or not (it.known.site.is_several or it.config.codec_everywhere):
+        return None
+    return job_codec(replace(it.config, codec_everywhere=True), it.known.workload.matrices)
 
 
-@lru_cache(maxsize=256)
-def _frames(codec: JobCodec, n: int) -> _Frames:
-    reply = 1.0 if codec.reply is None else codec.reply.share(n)
-    return _Frames(codec.share(n), reply, codec.times({}, 1.0))
-
-
-def with_shards(candidate: Candidate, known: Known) -> Candidate:
+def with_shards(it: Candidate) -> Candidate:
     """Return a candidate whose servers have as many shards as make its step shortest."""
-    config = candidate.config
-    if not candidate.servers or config.scheme.fragments > 1 or config.shards_per_server:
-        return candidate
-    shards = choose_shards(priced(candidate, known)).shards
-    return candidate._replace(config=replace(config, shards_per_server=shards))
+    if not it.servers or it.config.scheme.fragments > 1 or it.config.shards_per_server:
+        return it
+    shards = choose_shards(priced(it)).shards
+    return it._replace(config=replace(it.config, shards_per_server=shards))
 
 
-def priced(candidate: Candidate, known: Known) -> ServedJob:
+def priced(it: Candidate) -> ServedJob:
     """Return a job with servers, with the costs that are known."""
-    config, site, work = candidate.config, known.site, known.workload
-    ranks = assign_roles(site.hosts, candidate.servers, config.placement or "first")
+    config, site, work = it.config, it.known.site, it.known.workload
+    ranks = assign_roles(site.hosts, it.servers, config.placement or "first")
     servers, workers = ([site.hosts[rank] for rank in its] for its in ranks)
-    parts = work.parts or (Span(0, work.n),)
-    job = served_job(config, work.n, parts, servers, workers, costs=site.costs)
-    node = replace(site.costs.node, byte_s=1 / known.apply_rate(config))
+    parts, codec = work.parts or (Span(0, work.n),), _codec(it)
+    job = served_job(config, work.n, parts, servers, workers, costs=site.costs, codec=codec)
+    node = replace(site.costs.node, byte_s=1 / it.known.apply_rate(config))
     costs = replace(site.costs, node=node, cores=max(site.cores))
-    compute_s = config.scheme.local_steps * _compute_s(candidate, known)
-    frames = _frames_of(candidate, known)._asdict()
-    return replace(job, costs=costs, compute_s=compute_s, **frames)
+    return replace(job, costs=costs, compute_s=config.scheme.local_steps * _compute_s(it))
 
 
-def _sum_s(candidate: Candidate, known: Known, frames: _Frames) -> float:
-    """Return the seconds of an all-reduce of all parameters."""
-    site, n, name = known.site, known.workload.n, candidate.config.allreduce or AUTO
-    hosts, nbytes = [*Counter(site.hosts).values()], int(frames.push * ITEMSIZE * n)
-    found = None if name == AUTO else predict(name, hosts, nbytes, ITEMSIZE, site.costs)
-    if found is None:
-        found = choose(hosts, nbytes, ITEMSIZE, site.costs).seconds
-    return found + frames.times.encode.at(n) + frames.times.decode.at(n)
+def _sum_s(it: Candidate) -> float:
+    """Return the seconds of an all-reduce of all parameters, or of all parts of them at a time."""
+    site, n, name, codec = it.known.site, it.known.workload.n, it.config.allreduce, _codec(it)
+    hosts = [*Counter(site.hosts[: it.workers : it.config.axes.cells]).values()]
+    nbytes, frames_s = ITEMSIZE * n, 0.0
+    if codec is not None:
+        times, nbytes = codec.times({}, 1.0), int(codec.share(n) * nbytes)
+        frames_s = times.encode.at(n) + times.decode.at(n)
+    asked = None if name in (None, AUTO) else predict(name, hosts, nbytes, ITEMSIZE, site.costs)
+    if asked is None:
+        asked = choose(hosts, nbytes, ITEMSIZE, site.costs).seconds
+    return asked + frames_s
 
 
-def sum_of_hosts(candidate: Candidate, known: Known) -> float | None:
+def _slices_s(it: Candidate) -> float:
+    """Return the seconds in which slices sum activations and their gradients, by pair of layers."""
+    slices, site, widths = it.config.axes.tensor, it.known.site, it.config.hidden or (1,)
+    link = site.costs.inside if len({*site.hosts[:slices]}) == 1 else site.costs.between
+    each = link.message(ITEMSIZE * it.config.batch_size * max(widths))
+    return 2 * (1 + len(widths) // 2) * each if slices > 1 else 0.0
+
+
+def sum_of_hosts(it: Candidate) -> float | None:
     """Return the seconds of a sum that folds inside several hosts first, which is not simulated."""
-    is_one = by_hosts(candidate.config.allreduce) and known.site.is_several
-    return _sum_s(candidate, known, _Frames()) if is_one else None
+    return _sum_s(it) if by_hosts(it.config.allreduce) and it.known.site.is_several else None
 
 
-def _mix_s(candidate: Candidate, known: Known, frames: _Frames) -> float:
+def _mix_s(it: Candidate) -> float:
     """Return the seconds of messages to and from neighbours."""
-    site, topology = known.site, candidate.config.scheme.topology or ""
+    site, topology, codec = it.known.site, it.config.scheme.topology or "", _codec(it)
     row, number = row_of(topology), topology.partition(":")[2]
-    graphs = row.graphs(candidate.workers, number, 0) if row else ()
+    graphs = row.graphs(it.workers, number, 0) if row else ()
     sends = [max(map(len, graph.receivers)) for graph in graphs] or [2]
-    nbytes = frames.push * ITEMSIZE * known.workload.n * sum(sends) / len(sends)
-    counts = Counter(site.hosts).values()
-    link = site.costs.between if len(counts) > 1 else site.costs.inside
-    return link.message(max(counts) * nbytes)
+    nbytes = ITEMSIZE * it.known.workload.n * sum(sends) / len(sends)
+    nbytes *= 1.0 if codec is None else codec.share(it.known.workload.n)
+    link = site.costs.between if site.is_several else site.costs.inside
+    return link.message(max(Counter(site.hosts).values()) * nbytes)
 
 
-def memory_of(candidate: Candidate, known: Known, worker: float | None) -> Mapping[str, int]:
+def memory_of(it: Candidate, worker: float | None) -> Mapping[str, int]:
     """Return by role the bytes of a rank's vectors, without activations, which are not known.
 
     Args:
-        candidate: a config.
-        known: with a site of its ranks.
+        it: a config.
         worker: of a worker, as a simulated job counts them; None if it does not.
     """
-    n, vectors = known.workload.n, candidate.config.optimizer.vectors
-    found = {"worker": round((2 + vectors) * ITEMSIZE * n if worker is None else worker)}
-    if candidate.servers:
+    n, vectors = it.known.workload.n, it.config.optimizer.vectors
+    own = vectors if it.config.scheme.averages or not it.servers else 0
+    found = {"worker": round((2 + own) * ITEMSIZE * n if worker is None else worker)}
+    if it.servers:
         # A version in use, the next one and one that is being read, and gradients from elsewhere.
-        job = priced(candidate, known)
-        vectors += 3 + max(len(job.workers) - job.workers.count(it) for it in job.servers)
-        found["server"] = vectors * ITEMSIZE * -(-n // candidate.servers)
+        job = priced(it)
+        vectors += 3 + max(len(job.workers) - job.workers.count(host) for host in job.servers)
+        found["server"] = vectors * ITEMSIZE * -(-n // it.servers)
     return found

@@ -37,7 +37,7 @@ def fitted(known: Known, config: TrainConfig) -> Known:
             other = runs.get((MEANS, None), run)
             found = {"local_s": _local(known, run, other) / site.crowding(site.of(run.workers))}
         else:
-            found = _factors(known, _job(family, run, config), family, run.samples_per_s)
+            found = _factors(known, _job(known, family, run, config), family, run.samples_per_s)
         known = replace(known, details={**known.details, **found})
     return known
 
@@ -56,15 +56,15 @@ def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
     return found if 0 < found < seldom else seldom
 
 
-def _job(family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
+def _job(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
     """Return the job of a short run, with what psrt chose in it."""
     asked = replace(
         config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=family.codec,
         codec_reply=family.reply, allreduce=run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
-    ranks = run.workers + family.servers
-    return Candidate(resolve(asked, ranks=ranks), family.servers, ranks, run.workers)
+    resolved = resolve(asked, ranks=run.workers + family.servers)
+    return Candidate(resolved, family.servers, run.workers, known)
 
 
 def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict[str, float]:

@@ -134,13 +134,14 @@ class Known:
 
     @classmethod
     def from_json(cls, text: str) -> Known:
-        """Read what ``to_json`` wrote.
+        """Read what ``to_json`` wrote, or a plan that was made from it.
 
         Raises:
             ConfigError: if it is something else.
         """
         try:
             found: dict[str, Any] = json.loads(text)
+            found = found.get("known", found)
             work, site = found["workload"], found["site"]
             found["workload"] = Workload(
                 **{
@@ -155,7 +156,5 @@ class Known:
             found["site"] = Site(**tuples, costs=costs)
             found["runs"] = tuple(ShortRun(**it) for it in found["runs"])
             return cls(**found)
-        except (ValueError, TypeError, KeyError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"not what planning has measured: {error}") from None
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise ConfigError("--known: not what planning has measured") from None

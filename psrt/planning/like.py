@@ -10,20 +10,14 @@ import numpy as np
 from psrt.codec import Matrix
 from psrt.collective.analysis.machine import DEFAULT_COSTS
 from psrt.collective.costs import LinkCosts
-from psrt.config import TrainConfig
-from psrt.config.knobs import knobs_of
 from psrt.core.arrays import ITEMSIZE
-from psrt.history import Header, History
+from psrt.history import History
 from psrt.planning.known import Known, Site, Workload
-from psrt.rows.knobs import accept
 from psrt.simulation.calibration import Calibration, calibrate
 from psrt.simulation.calibration.times import mean
 
-#: Headings of the knobs that describe a model and its training, but not how ranks work together.
-_GROUPS = ("optimizer", "data and model")
 
-
-def known_of(run: str, history: History, workload: dict[str, Any]) -> Known:
+def known_of(run: str, history: History, **workload: Any) -> Known:
     """Return what is known after a run.
 
     Args:
@@ -36,8 +30,7 @@ def known_of(run: str, history: History, workload: dict[str, Any]) -> Known:
     """
     header, times = history.header, calibrate(history)
     own = [tuple(its[~np.isnan(its)].tolist()) for its in times.compute]
-    by_rank = dict(zip(header.workers, own, strict=True))
-    some = next(filter(None, own))
+    by_rank, some = dict(zip(header.workers, own, strict=True)), next(filter(None, own))
     ranks = range(len(header.workers) + len(header.server_ranks))
     work = Workload(
         n=header.n,
@@ -48,8 +41,8 @@ def known_of(run: str, history: History, workload: dict[str, Any]) -> Known:
     # Gradients took that long on the cores that there were.
     hosts = tuple(header.hosts) if len(header.hosts) == len(ranks) else (0,) * len(ranks)
     cores = tuple(max(1, hosts.count(host)) for host in range(1 + max(hosts)))
-    costs = replace(DEFAULT_COSTS, cores=max(cores))
-    if (wire := times.wire) is not None:
+    costs, wire = replace(DEFAULT_COSTS, cores=max(cores)), times.wire
+    if wire is not None:
         between = LinkCosts(wire.latency, 1 / wire.bandwidth, costs.between.gamma)
         costs = replace(costs, between=between)
     optimizer = str(header.knob("optimizer", "")).partition(":")[0]
@@ -60,15 +53,6 @@ def known_of(run: str, history: History, workload: dict[str, Any]) -> Known:
         source=f"like {run}",
         details=messages_of(times) if wire is None else {},
     )
-
-
-def values_like(header: Header) -> dict[str, Any]:
-    """Return the knobs of a run's model, data and optimizer."""
-    return {
-        name: accept(name, knob, header.config[name])
-        for name, knob in knobs_of(TrainConfig).items()
-        if knob.group in _GROUPS and not knob.requires and header.config.get(name) is not None
-    }
 
 
 def apply_of(optimizer: str, times: Calibration) -> dict[str, float]:

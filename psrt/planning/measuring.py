@@ -1,105 +1,112 @@
-"""Measures a job on the ranks that will train it: starts them, and reads what rank 0 wrote."""
+"""Measures a job on the ranks that will train it, and is what these ranks run.
+
+As a script, ``measuring.py FILE WORKERS [SCRIPT ...]``, or ``-m MODULE ...``, it is one rank, which
+ends where the other script would train. Without that one the job is that of ``--knobs``.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, NoReturn
 
-import psrt
 from psrt.core.errors import ConfigError
+from psrt.launch.hints import launch_line
 from psrt.planning.known import Known
 
-#: The words that start psrt by this Python, which takes no modules from the current folder, and
-#: the folder of psrt itself.
-_PSRT, _ROOT = (sys.executable, "-P", "-m", "psrt"), Path(psrt.__file__).parents[1]
-#: Seconds between two looks at a run.
-_LOOK_S = 0.2
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from psrt.config import TrainConfig
+    from psrt.runtime.problem import Problem
+
+_HERE = Path(__file__).resolve()
 
 
 def measured_on(
-    command: Sequence[str],
-    *,
-    hostfile: str | None = None,
-    ranks: int | None = None,
-    workers: int | None = None,
-    say: Callable[[str], None],
+    ranks: int | None, flags: Sequence[str], script: Sequence[str], workers: int | None
 ) -> Known:
     """Return what ranks that ``psrt launch`` starts measure of a job.
 
-    What they print goes to stderr: stdout is for the plan.
-
     Args:
-        command: the words after ``psrt launch``: a script or ``-m`` and a module, each with its
-            flags, or ``train`` and flags of a config.
-        hostfile: of their hosts; None: this one.
         ranks: their number; None leaves it to ``psrt launch``.
+        flags: others of it.
+        script: a script, or ``-m`` and a module, with its flags; empty for the job of ``--knobs``.
         workers: of each mode; None: all ranks that are not servers.
-        say: called with a line that says what is started.
 
     Raises:
-        ConfigError: if there is no such script, or if they did not leave what they measured where
-            this process finds it.
+        ConfigError: if they did not leave what they measured where this process finds it.
         SystemExit: with the status of the ranks if they failed; the error has been printed.
     """
-    words = [] if ranks is None else ["-n", str(ranks)]
-    words += [] if hostfile is None else ["--hostfile", hostfile]
-    if command[0] == "train":  # flags become the config of a script that has none
-        words, command = [*words, "--knobs", shlex.join(command[1:])], ()
-    elif command[0] != "-m" and not Path(command[0]).is_file():
-        raise ConfigError(f"no script {command[0]}")
     # Other hosts are promised to have the current folder, but no other.
-    beside = None if hostfile is None else "."
+    beside = "." if "--hostfile" in flags else None
     with tempfile.TemporaryDirectory(prefix=".psrt-plan-", dir=beside) as folder:
         path = Path(folder).absolute() / "known.json"
-        ours = ["-m", "psrt.planning.measure", str(path), str(workers or 0)]
-        say(f"measuring on {'the' if ranks is None else ranks} ranks; nothing is trained for good")
-        status = ran(["launch", *words, *ours, *command])
-        if status:
+        words = [*flags, str(_HERE), str(path), str(workers or 0), *script]
+        if status := ran(launch_line(ranks, shlex.join(words))):  # stdout is for the plan
             raise SystemExit(status)
-        try:
+        if path.exists():
             return Known.from_json(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise ConfigError(
-                f"rank 0 wrote what it measured to {path} on its own host: start from the first "
-                "host of --hosts, or in a folder that all hosts share"
-            ) from None
+    where = ", or ran on another host in another folder" if beside else ""
+    raise ConfigError(
+        f"nothing was measured: {shlex.join(script)} never called psrt.run, or has a training loop "
+        f"of its own, which cannot be repeated{where}: give --parameters N and --gradient-ms MS"
+    )
 
 
-def ran(
-    words: Sequence[str], is_over: Callable[[], bool] | None = None, *, log: IO[str] | None = None
-) -> int:
-    """Run psrt to its end; return its status, which is 128 + n after signal n.
+def ran(line: str, log: IO[str] | None = None, timeout_s: float | None = None) -> int:
+    """Run a line that is quoted for a shell; its output goes to ``log``, by default to stderr.
 
-    Args:
-        words: after ``psrt``.
-        is_over: asked now and then whether it is to be ended before.
-        log: takes what it prints; None: stderr.
+    Raises:
+        TimeoutExpired: after that many seconds; it has ended its ranks.
     """
-    variables = dict(os.environ)
-    if _ROOT.name not in ("site-packages", "dist-packages"):  # used without being installed
-        variables["PYTHONPATH"] = os.pathsep.join(
-            filter(None, (str(_ROOT), variables.get("PYTHONPATH")))
-        )
     process = subprocess.Popen(
-        [*_PSRT, *words], env=variables, stdin=subprocess.DEVNULL,
-        stdout=2 if log is None else log, stderr=log,
-    )  # fmt: skip
+        shlex.split(line), stdin=subprocess.DEVNULL, stdout=2 if log is None else log, stderr=log
+    )
     try:
-        while is_over is not None and process.poll() is None and not is_over():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_LOOK_S)
-        if is_over is not None:
-            process.terminate()  # it ends its ranks before it ends
-        status = process.wait()
+        return process.wait(timeout_s)
     except BaseException:
         process.terminate()
         process.wait()
         raise
-    return status if status >= 0 else 128 - status
+
+
+def main() -> None:
+    """Measure the job that the words of this process's command line start."""
+    path, workers, *script = sys.argv[1:]
+    if sys.path[0] == str(_HERE.parent):  # the other script's folder comes with it
+        del sys.path[0]
+    from psrt.config import TrainConfig
+    from psrt.job import local
+    from psrt.launch.rank import run_script
+
+    local.instead = partial(_measure, Path(path), int(workers))
+    if script:
+        run_script(script)
+    else:
+        local.run(TrainConfig())
+
+
+def _measure(
+    path: Path, workers: int, comm: MPI.Comm, config: TrainConfig, problem: Problem | None
+) -> NoReturn:
+    """Measure a job on its ranks, write what was found at rank 0, and end; collective."""
+    from psrt.planning.probe import measure_job
+    from psrt.runtime.own_loop import OwnLoop
+
+    if not isinstance(problem, OwnLoop):  # whose gradients cannot be repeated
+        say = partial(print, file=sys.stderr, flush=True)
+        known = measure_job(comm, config, problem, workers=workers or None, say=say)
+        if comm.rank == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(known.to_json(), encoding="utf-8")
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,9 +10,9 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from psrt.checkpoint.failures import FailureCosts, asked_for, lost_with
 from psrt.checkpoint.interval import daly_s
@@ -20,19 +20,18 @@ from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import PROMISES
 from psrt.core.errors import ConfigError
-from psrt.core.progress import PROGRESS, Amount
+from psrt.core.progress import PROGRESS
 from psrt.planning.candidates import Candidate, Places, candidates
 from psrt.planning.closed import closed_form, memory_of, with_shards
-from psrt.planning.prediction import MOST_COST, cost_of, predict_job
-from psrt.planning.ranking import Budget, Plan, Prediction, Row, promise_of
+from psrt.planning.prediction import cost_of, predict_job
+from psrt.planning.ranking import Budget, Plan, Prediction, Row
 from psrt.rows.knobs import dashed, shown
 
 #: A candidate whose closed form is this many times as long as the best of its promise is left out,
-#: unless it is among that many of its mode and promise.
+#: unless it is among that many of its mode and promise, split or not.
 _WORSE, _OF_MODE = 2.0, 2
-#: The most candidates that are simulated; what the best of each mode and the others may cost all
-#: together; and what each may at least.
-_MOST, _FIRST_COST, _REST_COST, _COST = 200, 6_000_000, 3_000_000, 40_000
+#: The most candidates that are simulated, and what their shortest simulations may cost together.
+_MOST, _COST = 200, 9_000_000
 #: Simulations that are worth starting other processes for.
 _WORTH = 6
 
@@ -54,12 +53,6 @@ class Question:
     failures: FailureCosts | None = None
 
 
-class _Priced(NamedTuple):
-    candidate: Candidate
-    closed_s: float
-    promise: str
-
-
 #: A prediction with a worker's memory; or the reason why a job is impossible.
 _Found = tuple[Prediction, float | None] | str
 
@@ -74,11 +67,9 @@ def make_plan(question: Question, command: Callable[[int, Mapping[str, str]], st
     Raises:
         ConfigError: if nothing is possible.
     """
-    pruned, places, rows, why = Counter[str](), question.places, list[Row](), ""
-    left = _pruned(question, pruned)
-    each = min(MOST_COST, max(_COST, _FIRST_COST // len(left)))
-    jobs = [(places.known_with(it.candidate.servers), it.candidate, each) for it in left]
-    for it, result in zip(left, _simulated(jobs), strict=True):
+    pruned, rows, why = Counter[str](), list[Row](), ""
+    left = _left(_priced(question, pruned), pruned)
+    for (it, _), result in zip(left, _simulated(left), strict=True):
         if isinstance(result, str):
             why = f"impossible, such as: {result}"
             pruned[why] += 1
@@ -86,111 +77,110 @@ def make_plan(question: Question, command: Callable[[int, Mapping[str, str]], st
             rows.append(_row(question, it, *result))
     if not rows:
         raise ConfigError(why)
-    rows.sort(key=question.budget.key)
+    rows.sort(key=lambda row: -row.useful_per_s)
     numbered = [
         replace(row, number=number, command=command(row.ranks, row.knobs))
         for number, row in enumerate(rows, 1)
     ]
-    return Plan(places.known_with(0), tuple(numbered), question.budget.words, dict(pruned))
+    known = question.places.with_servers(0)[1]
+    return Plan(known, tuple(numbered), question.budget, dict(pruned))
 
 
-def _pruned(question: Question, pruned: Counter[str]) -> list[_Priced]:
-    """Return the candidates to simulate."""
-    places, priced = question.places, list[_Priced]()
+def _priced(question: Question, pruned: Counter[str]) -> list[Candidate]:
+    """Return all candidates that promise what is asked for, the fastest first."""
     with PROGRESS.doing("listing candidates"):
-        listed = candidates(question.base, question.fixed, places)
-    for candidate in PROGRESS.each(listed, "pricing candidates", "candidate"):
-        known = places.known_with(candidate.servers)
-        promise = promise_of(candidate.config, several=known.site.is_several)
-        if promise not in question.promises:
-            continue
+        listed = candidates(question.base, question.fixed, question.places)
+    asked = [it for it in listed if it.promise in question.promises]
+    if not asked:
+        raise ConfigError(f"no candidate promises {' or '.join(question.promises)}")
+    if others := len(listed) - len(asked):
+        pruned["another promise"] = others
+    priced = list[Candidate]()
+    for it in PROGRESS.each(asked, "pricing candidates", "candidate"):
         try:
-            priced.append(_Priced(candidate, closed_form(candidate, known), promise))
+            priced.append(it._replace(closed_s=closed_form(it)))
         except ConfigError as error:  # such as a codec for more elements than it takes
             pruned[f"impossible, such as: {error}"] += 1
-    if not priced and pruned:
-        raise ConfigError(next(iter(pruned)))
     if not priced:
-        raise ConfigError(f"no candidate promises {' or '.join(question.promises)}")
-    priced.sort(key=lambda it: it.closed_s)
-    best = {it.promise: it.closed_s for it in reversed(priced)}
-    seen, first, others = Counter[tuple[str, str]](), list[_Priced](), list[_Priced]()
+        raise ConfigError(next(reversed(pruned)))
+    return sorted(priced, key=lambda it: it.sample_s)
+
+
+def _left(priced: Sequence[Candidate], pruned: Counter[str]) -> list[tuple[Candidate, int]]:
+    """Return the candidates that are left, with what to spend on their simulations, or 0."""
+    best = {it.promise: it.sample_s for it in reversed(priced)}
+    seen, first, others = Counter[tuple[str, str, bool]](), list[Candidate](), list[Candidate]()
     for it in priced:
-        kind = it.candidate.config.scheme.name, it.promise
-        (first if seen[kind] < _OF_MODE else others).append(it)
+        kind = it.config.scheme.name, it.promise, bool(it.config.parallel)
         seen[kind] += 1
-    kept, cost = list[_Priced](), 0
-    for number, it in enumerate([*first, *others]):
-        least = cost_of(it.candidate)
-        if number >= len(first) and it.closed_s > _WORSE * best[it.promise]:
-            pruned[f"by closed forms {_WORSE:g} times as slow as the best of the same promise"] += 1
-        elif len(kept) >= _MOST or (number >= len(first) and cost + least > _REST_COST):
-            pruned["slower by closed forms, and too many for a minute"] += 1
+        if seen[kind] <= _OF_MODE:
+            first.append(with_shards(it))
+        elif it.sample_s <= _WORSE * best[it.promise]:
+            others.append(it)
         else:
-            known = places.known_with(it.candidate.servers)
-            kept.append(it._replace(candidate=with_shards(it.candidate, known)))
-            cost += least if number >= len(first) else 0
-    if len(listed) > len(priced):
-        pruned["another promise"] = len(listed) - len(priced)
-    return kept
+            pruned[f"by closed forms {_WORSE:g} times as slow as the best of the same promise"] += 1
+    kept, cost = list[tuple[Candidate, bool]](), 0
+    for it in sorted(first, key=cost_of):
+        cost += cost_of(it)
+        kept.append((it, cost <= _COST))
+    for it in map(with_shards, others):
+        if cost + cost_of(it) <= _COST and len(kept) < _MOST:
+            cost += cost_of(it)
+            kept.append((it, True))
+        else:
+            pruned["slower by closed forms, and too many for a minute"] += 1
+    return [(it, _COST // len(kept) * is_simulated) for it, is_simulated in kept]
 
 
-def _simulated(jobs: Sequence[tuple[Any, ...]]) -> Sequence[_Found]:
+def _simulated(jobs: Sequence[tuple[Candidate, int]]) -> Sequence[_Found]:
     """Return what is predicted of each job, in order."""
-    processes, done = len(os.sched_getaffinity(0)), 0
+    processes = len(os.sched_getaffinity(0))
     if processes == 1 or len(jobs) < _WORTH:
         return [_predicted(*it) for it in PROGRESS.each(jobs, "simulating", "candidate")]
     # Not forked: this process may have threads, of progress or of a library.
     context = multiprocessing.get_context("spawn")
-    with (
-        PROGRESS.doing("simulating", lambda: Amount(done, len(jobs), "candidate")),
-        # Ctrl-C is left to this process.
-        ProcessPoolExecutor(processes, context, signal.signal, _IGNORED) as pool,
-    ):
+    ignored = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is left to this process
+    with ProcessPoolExecutor(processes, context, signal.signal, ignored) as pool:
         try:
             futures = [pool.submit(_predicted, *it) for it in jobs]
-            for _ in as_completed(futures):
-                done += 1
+            return [it.result() for it in PROGRESS.each(futures, "simulating", "candidate")]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
                 child.terminate()  # a simulation may take long
             raise
-        return [it.result() for it in futures]
 
 
-_IGNORED = signal.SIGINT, signal.SIG_IGN
-
-
-def _predicted(known: Any, candidate: Candidate, cost: int) -> _Found:
+def _predicted(it: Candidate, cost: int) -> _Found:
     try:
-        return predict_job(candidate, known, cost)
+        if cost:
+            return predict_job(it, cost)
     except ConfigError as error:
         return str(error)
+    return Prediction(it.closed_s, it.copies * it.config.batch_size / it.closed_s), None
 
 
-def _row(question: Question, priced: _Priced, prediction: Prediction, memory: float | None) -> Row:
-    candidate, failures, goodput = priced.candidate, question.failures, None
-    config, step_s = replace(candidate.config, inject=()), prediction.step_s
+def _row(question: Question, it: Candidate, prediction: Prediction, memory: float | None) -> Row:
+    failures, goodput = question.failures, None
+    config, step_s = replace(it.config, inject=()), prediction.step_s
     if failures is not None:
         free = 1e-6 * failures.mtbf_s  # if saving is free, more often is always better
         best = max(daly_s(max(failures.stall_s, free), failures.mtbf_s), failures.write_s)
         every = asked_for(failures, step_s) or max(1, round(best / step_s))
         goodput = 1 / (1 + lost_with(every, step_s, failures).total)
         config = replace(config, checkpoint_every=every, out="runs/planned")
-    known = question.places.known_with(candidate.servers)
     return Row(
         number=0,
         config=config,
-        ranks=candidate.ranks,
-        workers=candidate.workers,
-        servers=candidate.servers,
+        ranks=it.ranks,
+        workers=it.workers,
+        servers=it.servers,
         knobs=flags_of(config, question.usual),
         command="",
         prediction=prediction,
-        closed_step_s=priced.closed_s,
-        memory=memory_of(candidate, known, memory),
-        promise=priced.promise,
+        closed_step_s=it.closed_s,
+        memory=memory_of(it, memory),
+        promise=it.promise,
         goodput=goodput,
     )
 

@@ -1,22 +1,26 @@
 """Simulate some steps of a candidate, and say what its steady state is, and how sure that is.
 
 The roles are those of a real run; only gradients are not computed. The first steps do not count:
-all workers begin together. The rest is divided into batches of steps, whose means say how far off
-the whole may be; the draws of other seeds are further batches.
+all workers begin together. The rest is divided into spans of time, whose speeds say how far off
+their mean may be; and how much longer a second simulation must be, if they vary too much.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from psrt.collective import ALGORITHMS
+from psrt.collective.analysis.choose import choose
 from psrt.collective.registry import AUTO
 from psrt.config import TrainConfig
 from psrt.config.dealing import IID
+from psrt.config.names import BUCKET_BYTES
+from psrt.core.arrays import ITEMSIZE
 from psrt.job.session import run_job
 from psrt.job.setup import Setup
 from psrt.job.shards import ServedJob
@@ -25,41 +29,41 @@ from psrt.planning.candidates import Candidate
 from psrt.planning.closed import priced, steady, sum_of_hosts
 from psrt.planning.costs import costs_for
 from psrt.planning.known import GIVEN, Known
-from psrt.planning.ranking import Prediction
+from psrt.planning.ranking import Prediction, is_pipedream
 from psrt.report import Summary
 from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 
 #: What a prediction may cost, in events of the scheduler; 100,000 take about a second.
-MOST_COST = 400_000
+_MOST_COST = 400_000
 #: What a step of a worker costs beside the events of its messages; and those of a message.
 _STEP, _MESSAGE = 8, 5
 #: An interval of this half-width, as a share, is narrow enough.
 _NARROW = 0.01
-#: Periods between two averages that are simulated with a seed: the fewest, the most with the first
-#: one, and the most; those left out at the beginning; batches of the others; and the most seeds.
-_LEAST, _FIRST, _MOST, _WARM, _BATCHES, _SEEDS = 5, 24, 240, 1, 4, 4
-#: By degrees of freedom from 1, the factor on a standard error: 0.975 quantiles of Student's t.
-_T = (12.7, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.2, 2.18, 2.16, 2.14, 2.13)
+#: Periods between two averages that are simulated: the fewest, the most at first, and the most. A
+#: fifth of them is left out at the beginning; the others are that many spans of time.
+_LEAST, _FIRST, _MOST, _WARM, _SPANS = 5, 40, 960, 5, 8
+#: The factor on the standard error of their mean: the 0.975 quantile of Student's t.
+_T = 2.36
 
 
 class PlannedLauncher(VirtualLauncher):
     """A simulated job with the costs that planning knows, on the hosts that it knows."""
 
-    def __init__(self, known: Known, candidate: Candidate, seed: int) -> None:
-        work = known.workload
+    def __init__(self, candidate: Candidate, seed: int = 0) -> None:
+        work, is_cut = candidate.known.workload, candidate.config.parallel is not None
         super().__init__(
             candidate.workers, seed=seed, costs=self._costs, numerics=False,
-            parameters=work.n, parts=work.parts, matrices=work.matrices,
+            parameters=None if is_cut else work.n, parts=work.parts, matrices=work.matrices,
         )  # fmt: skip
-        self._known, self._candidate = known, candidate
+        self._candidate = candidate
         #: By rank, when each of its gradients began, in virtual seconds.
         self.starts: list[list[float]] = [[] for _ in range(candidate.ranks)]
 
     def hosts(self, config: TrainConfig) -> Sequence[int]:
         """Return the known hosts."""
-        return self._known.site.of(self._candidate.ranks)
+        return self._candidate.known.site.of(self._candidate.ranks)
 
     def has_network(self, hosts: Sequence[int], everywhere: bool | None) -> bool:
         """Return whether there are several hosts, as on real ranks."""
@@ -67,19 +71,25 @@ class PlannedLauncher(VirtualLauncher):
 
     def priced(self, job: ServedJob) -> ServedJob:
         """Return a job with the costs that are known."""
-        own = priced(self._candidate, self._known)
+        own = priced(self._candidate)
         return replace(job, costs=own.costs, compute_s=own.compute_s)
 
     def ports(self, setup: Setup) -> Mapping[int, Port]:
         """Make the simulator, in which all-reduces cost what they cost here."""
-        machine = replace(self._known.site.costs, cores=max(self._known.site.cores))
+        site = self._candidate.known.site
         self._planned = setup.config
+        machine = replace(site.costs, cores=max(site.cores))
         return super().ports(replace(setup, plan=replace(setup.plan, machine=machine)))
 
     def _costs(self, role_map: RoleMap) -> SimulationCosts:
-        costs = costs_for(self._known, self._planned, role_map)
-        seconds = sum_of_hosts(self._candidate, self._known)
-        if costs.reduce is None and seconds is not None:
+        costs = costs_for(self._candidate.known, self._planned, role_map)
+        known, seconds = self._candidate.known, sum_of_hosts(self._candidate)
+        if self._planned.parallel:  # each part is summed by messages, and updated by itself
+            costs = replace(costs, reduce=None, worker_apply=known.apply_rate(self._planned))
+            if costs.hosts is None:  # what goes inside a host takes no time on its link
+                wire = 1 / known.site.costs.between.beta
+                costs = replace(costs, hosts=known.site.of(role_map.size), bandwidth=wire)
+        elif costs.reduce is None and seconds is not None:
             costs = replace(costs, reduce=lambda rng: seconds)
 
         def compute(rank: int, rng: np.random.Generator) -> float:
@@ -89,55 +99,59 @@ class PlannedLauncher(VirtualLauncher):
         return replace(costs, compute=compute)
 
 
-def cost_of(candidate: Candidate) -> int:
-    """Return about what the shortest simulation of a candidate costs, see ``MOST_COST``."""
-    config, servers = candidate.config, candidate.servers
+def cost_of(it: Candidate) -> int:
+    """Return about what the shortest simulation of a candidate costs, see ``_MOST_COST``."""
+    config, mode, work = it.config, it.config.scheme, it.known.workload
     each = config.shards_per_server if isinstance(config.shards_per_server, int) else 1
-    messages, name = max(4, 2 * servers * each), config.allreduce or ""
-    if name in ALGORITHMS and not servers:
-        messages = len([*ALGORITHMS[name](0, candidate.workers, 1 << 20)])
-    period = config.scheme.local_steps * _STEP + _MESSAGE * messages
-    return _LEAST * candidate.workers * period
+    messages, nbytes = max(4, 2 * it.servers * each), ITEMSIZE * work.n
+    # Of each micro-batch: its passes, and messages to neighbours.
+    passes = 4 * (config.micro_batches or 4 * config.axes.pipeline) if config.parallel else 0
+    if mode.sums and not it.servers:
+        name, counts = config.allreduce or AUTO, [*Counter(it.known.site.hosts).values()]
+        if name == AUTO and (mode.shard or config.codec):  # by owners of chunks
+            name = "ring" if mode.shard else "all-pairs"
+        elif name == AUTO:
+            name = choose(counts, nbytes, ITEMSIZE, it.known.site.costs).algorithm
+        if name in ALGORITHMS and len(counts) > 1:
+            buckets = min(len(work.parts), -(-nbytes // (mode.bucket_bytes or BUCKET_BYTES)))
+            buckets = max(1, buckets) if mode.sums_gradients else 1
+            messages += buckets * len([*ALGORITHMS[name](0, it.copies, 1 << 20)])
+    step = _STEP + _MESSAGE * passes
+    return _LEAST * it.workers * (mode.local_steps * step + _MESSAGE * messages)
 
 
-def predict_job(
-    candidate: Candidate, known: Known, most: int = MOST_COST
-) -> tuple[Prediction, float | None]:
+def predict_job(candidate: Candidate, most: int, seed: int = 0) -> tuple[Prediction, float | None]:
     """Predict a candidate; also return the bytes of a worker's vectors, if they are counted.
 
     Args:
         candidate: a config.
-        known: with a site of its ranks.
-        most: what it may cost.
+        most: what it may cost, unless its shortest simulation costs more.
+        seed: of what is drawn.
 
     Raises:
         ConfigError: if such a job is impossible.
     """
-    found, cost, half = list[_Steady](), 0.0, math.inf
+    most = min(most, _MOST_COST)
     periods = int(np.clip(_LEAST * most // (2 * cost_of(candidate)), _LEAST, _FIRST))
-    varies = any(len(set(its)) > 1 for its in known.workload.gradient_s)
-    varies |= bool(candidate.config.inject)
-    while half > _NARROW and len(found) < _SEEDS and (not found or 2 * found[-1].cost < most):
-        found.append(_Steady(candidate, known, len(found), periods))
-        cost += found[-1].cost
-        half = _half_width(found) if varies else 0.0
-        if len(found) == 1:  # it says how much the others may do
-            more = periods * (most - cost) / (_SEEDS - 1) / cost
-            periods, half = int(np.clip(more, _LEAST, _MOST)), math.inf if varies else 0.0
-    half = _half_width(found) if varies else 0.0
-    return _merged(candidate, known, found, half), found[0].memory
+    found = _Steady(candidate, periods, seed)
+    more = min((found.half_width / _NARROW) ** 2, (most - found.cost) / found.cost, _MOST / periods)
+    if more > 1:
+        found = _Steady(candidate, math.ceil(more * periods), seed)
+    memory = found.summary.memory
+    return _prediction(
+        candidate, found
+    ), None if memory is None else memory.total - memory.activations
 
 
 def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
     """Return the samples per second of a job in steady state, by one simulation."""
-    found = _Steady(candidate, known, 0, periods)
-    return float(found.rates.mean()) * known.workload.batch_size
+    return _Steady(candidate._replace(known=known), periods).samples_per_s
 
 
 class _Steady:
-    """What one simulation says about its steady state."""
+    """What a simulation says about its steady state."""
 
-    def __init__(self, candidate: Candidate, known: Known, seed: int, periods: int) -> None:
+    def __init__(self, candidate: Candidate, periods: int, seed: int = 0) -> None:
         config, mode = candidate.config, candidate.config.scheme
         if mode.post_local_epoch:
             mode = replace(mode, post_local_epoch=0)  # type: ignore[call-arg]
@@ -145,43 +159,37 @@ class _Steady:
         config = replace(
             config, mode=mode, epochs=None, steps=self.steps, seed=seed, partition=IID,
             last_events=0, inject=steady(config.inject),
-            allreduce=config.allreduce if sum_of_hosts(candidate, known) is None else AUTO,
+            allreduce=config.allreduce if sum_of_hosts(candidate) is None else AUTO,
         )  # fmt: skip
-        launcher = PlannedLauncher(known, candidate, seed)
+        launcher = PlannedLauncher(candidate, seed)
         run = run_job(launcher, config)
         assert run is not None, "the only process has the result"
-        self.summary, world = run.summary, launcher.world
+        world, its = launcher.world, candidate.known.workload.gradient_s
+        self.summary, self.seconds = run.summary, world.time
         self.cost = world.events + self.steps * candidate.workers * _STEP
-        self.memory = None if run.summary.memory is None else run.summary.memory.total
         starts = [np.asarray(launcher.starts[rank]) for rank in world.role_map.workers]
-        #: By batch, the steps per second of all workers.
-        self.rates, self.seconds = _rates(starts, mode.local_steps), world.time
+        rates = config.batch_size * _rates(starts, mode.local_steps) / config.axes.cells
+        self.samples_per_s = float(rates.mean())
+        #: Of the interval of the mean, as a share of it.
+        self.half_width = 0.0
+        if config.inject or any(len({*one}) > 1 for one in its):
+            self.half_width = _T * float(rates.std(ddof=1)) / math.sqrt(_SPANS) / rates.mean()
 
 
 def _rates(starts: Sequence[np.ndarray], every: int) -> np.ndarray:
-    """Return by batch the steps per second of all workers, while all of them trained.
+    """Return by span of time the steps per second of all workers, while all of them trained.
 
     Args:
         starts: by worker, when each of its steps began.
-        every: steps between two averages; a batch is made of whole periods.
+        every: steps between two averages; between their first steps all are as fast as each other.
     """
-    until = min(its[-1] for its in starts)
-    # The last step of a worker that counts; each counts from the end of the first period on.
-    lasts = [max(_WARM + 1, int(np.searchsorted(it[::every], until, "right")) - 1) for it in starts]
-    rates = np.zeros(min(_BATCHES, max(lasts) - _WARM))
-    for its, last in zip(starts, lasts, strict=True):
-        edges = np.linspace(_WARM, last, rates.size + 1).round().astype(int)
-        if edges.size > last - _WARM + 1:  # a slow one: all batches are alike
-            edges = np.array([_WARM, last])
-        rates += every * np.diff(edges) / np.maximum(np.diff(its[::every][edges]), 1e-300)
-    return rates
-
-
-def _half_width(found: Sequence[_Steady]) -> float:
-    """Return the half-width of the interval of the mean rate, as a share of it."""
-    rates = np.concatenate([it.rates for it in found])
-    error = float(rates.std(ddof=1) / math.sqrt(rates.size) / rates.mean())
-    return _T[min(rates.size - 1, len(_T)) - 1] * error
+    firsts = [it[::every] for it in starts]
+    until = min(it[-1] for it in firsts)
+    # Unless one is so slow that it hardly begins a second step.
+    begin = min(max(it[it.size // _WARM] for it in firsts), until / 2)
+    edges = np.linspace(begin, until, _SPANS + 1)
+    done = sum(np.interp(edges, it, np.arange(it.size)) for it in firsts)
+    return every * np.diff(done) / np.diff(edges)
 
 
 def _measured_error(known: Known) -> float:
@@ -192,44 +200,35 @@ def _measured_error(known: Known) -> float:
     return 0.0 if is_given else math.sqrt(sum(errors)) / len(lists) / known.workload.mean_s
 
 
-def _merged(
-    candidate: Candidate, known: Known, found: Sequence[_Steady], half: float
-) -> Prediction:
-    half, mode = math.hypot(half, 1.96 * _measured_error(known)), candidate.config.scheme
-    rate = float(np.concatenate([it.rates for it in found]).mean())
-    samples, summaries = rate * candidate.config.batch_size, [it.summary for it in found]
-    steps, staleness = sum(it.steps for it in found), [it.staleness for it in summaries]
-    pushed = steps * candidate.workers * max(1, len(staleness[0].by_shard))
-    is_stale = mode.is_stale or mode.asynchronous
-    waits, waiting_for = _waits(summaries)
+def _prediction(candidate: Candidate, found: _Steady) -> Prediction:
+    mode, summary, samples = candidate.config.scheme, found.summary, found.samples_per_s
+    half = math.hypot(found.half_width, 1.96 * _measured_error(candidate.known))
+    staleness, pushed = summary.staleness, found.steps * candidate.workers
+    is_stale = mode.is_stale or mode.asynchronous or is_pipedream(candidate.config)
+    waits, waiting_for = _waits(summary)
     return Prediction(
-        step_s=candidate.workers / rate,
+        step_s=candidate.copies * candidate.config.batch_size / samples,
         samples_per_s=samples,
         low=samples / (1 + half),
         high=samples * (1 + half),
-        sent_per_step=sum(it.bytes_sent for it in summaries) / steps / candidate.ranks,
-        staleness_mean=float(np.mean([it.mean for it in staleness])) if is_stale else None,
-        staleness_max=max(it.max for it in staleness) if is_stale else None,
+        sent_per_step=(summary.bytes_sent + summary.cut_bytes_sent) / found.steps / candidate.ranks,
+        staleness_mean=staleness.mean if is_stale else None,
+        staleness_max=staleness.max if is_stale else None,
         waits=waits,
         waiting_for=waiting_for,
-        steps=steps,
-        seconds=sum(it.seconds for it in found),
-        dropped=sum(it.dropped for it in summaries) / pushed,
+        steps=found.steps,
+        seconds=found.seconds,
+        dropped=summary.dropped / pushed / max(1, len(staleness.by_shard)),
     )
 
 
-def _waits(
-    summaries: Sequence[Summary],
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+def _waits(summary: Summary) -> tuple[dict[str, float], dict[int, dict[int, float]]]:
     """Return the share of a worker's time that it waits: by cause; and by pair of workers."""
     causes = dict.fromkeys(("workers", "server", "messages", "reduce"), 0.0)
-    pairs: dict[str, dict[str, float]] = {}
-    for it in (it for summary in summaries for it in summary.waiting):
-        whole = len(summaries) * it.seconds / it.share if it.share else math.inf
+    pairs: dict[int, dict[int, float]] = {}
+    for it in summary.waiting:
+        whole = it.seconds / it.share if it.share else math.inf
         for cause in causes:
-            causes[cause] += getattr(it, f"for_{cause}") / whole / len(summaries[0].waiting)
-        own = pairs.setdefault(f"worker {it.worker}", {})
-        for other, seconds in it.waiting_for.items():
-            name = f"worker {other}"
-            own[name] = own.get(name, 0.0) + seconds / whole
+            causes[cause] += getattr(it, f"for_{cause}") / whole / len(summary.waiting)
+        pairs[it.worker] = {other: s / whole for other, s in it.waiting_for.items()}
     return causes, pairs

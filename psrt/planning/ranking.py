@@ -4,40 +4,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Final, NamedTuple
+from dataclasses import asdict, dataclass, field, fields
+from typing import NamedTuple
 
 from psrt.config import TrainConfig
 from psrt.config.knobs import knobs_of
-from psrt.config.modes import PROMISES as PROMISES
+from psrt.config.names import DEFAULT_PIPELINE
 from psrt.core.errors import ConfigError
+from psrt.core.units import time_text
+from psrt.pipeline.registry import schedule_of
 from psrt.planning.known import Known
-from psrt.rows.knobs import dashed
-from psrt.rows.values import SWITCH
+from psrt.rows.knobs import read_flag
+from psrt.rows.values import REAL, SWITCH
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a simulation of some steps says about the steady state of a job."""
+    """What a simulation of some steps says about the steady state of a job.
+
+    Where it would take too long, the first two are those of the closed form, and no others.
+    """
 
     #: Mean seconds of a step of a worker.
     step_s: float
     #: Samples of all workers per second, with an interval that has the true mean 19 times of 20.
     samples_per_s: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
     #: Bytes that a rank sends per step: the mean over all ranks.
-    sent_per_step: float
+    sent_per_step: float | None = None
     #: In versions; None in modes without any staleness.
-    staleness_mean: float | None
-    staleness_max: int | None
+    staleness_mean: float | None = None
+    staleness_max: int | None = None
     #: By cause, the share of a worker's time that it spends waiting for it.
-    waits: Mapping[str, float]
-    #: By rank that waits and rank that is waited for, both as "worker 1", the share of time.
-    waiting_for: Mapping[str, Mapping[str, float]]
+    waits: Mapping[str, float] = field(default_factory=dict)
+    #: By worker that waits and worker that is waited for, the share of its time.
+    waiting_for: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     #: Steps of each worker that were simulated, and their virtual seconds.
-    steps: int
-    seconds: float
+    steps: int = 0
+    seconds: float = 0.0
     #: Share of the gradients that no update uses, such as late ones of backups.
     dropped: float = 0.0
 
@@ -73,22 +78,46 @@ class Row:
         used = self.prediction.samples_per_s * (1 - self.prediction.dropped)
         return used if self.goodput is None else used * self.goodput
 
-    @property
-    def words(self) -> list[str]:
-        """The flags as words."""
-        return words_of(self.knobs)
-
 
 def words_of(knobs: Mapping[str, str]) -> list[str]:
     """Return flags, by name without dashes, as words."""
-    switches = {dashed(name) for name, it in knobs_of(TrainConfig).items() if it.kind is SWITCH}
-    words = list[str]()
+    words, kinds = list[str](), {it: knob.kind for it, knob in knobs_of(TrainConfig).items()}
     for flag, text in knobs.items():
-        words += [f"--{flag}", text] if flag not in switches else [f"--{_NO[text]}{flag}"]
+        if kinds[flag.replace("-", "_")] is SWITCH:
+            words.append(f"--{'' if text == 'true' else 'no-'}{flag}")
+        else:
+            words += [f"--{flag}", text]
     return words
 
 
-_NO: Final = {"true": "", "false": "no-"}
+class Budget(NamedTuple):
+    """What a row is to be good for: what that is called, and a column for it."""
+
+    words: str = "samples/s"
+    #: Empty: there is no such column.
+    head: str = ""
+    #: Formats what comes of a number of samples per second.
+    of: Callable[[float], str] = str
+
+
+def read_budget(text: str) -> Budget:
+    """Return the budget that a text spells.
+
+    >>> budget = read_budget("samples:1e6")
+    >>> budget.words, budget.of(50.0)
+    ('seconds for 1e+06 samples', '20000 s')
+
+    Raises:
+        ConfigError: if it is none.
+    """
+    kind, _, number = text.partition(":")
+    if kind not in ("samples", "seconds"):
+        raise ConfigError(f"budget must be samples:N or seconds:T, got {text!r}")
+    asked = read_flag(f"budget {kind}", REAL, number, exclusive_min=0, max=1e18)
+    if kind == "samples":
+        words = f"seconds for {asked:g} samples"
+        return Budget(words, "time", lambda rate: time_text(asked / rate))
+    return Budget(f"samples in {asked:g} s", "samples", lambda rate: f"{asked * rate:.3g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +125,9 @@ class Plan:
     """The answer of ``psrt plan``."""
 
     known: Known
-    #: Best first.
+    #: Best first; at least one.
     rows: tuple[Row, ...]
-    #: What they are ranked by, in words, such as "samples/s".
-    asked: str
+    budget: Budget
     #: By reason, the number of candidates that were left out.
     pruned: Mapping[str, int]
 
@@ -108,74 +136,27 @@ class Plan:
         rows = []
         for row in self.rows:
             found = {it.name: getattr(row, it.name) for it in fields(row) if it.name != "config"}
-            found |= asdict(found.pop("prediction")) | {"words": row.words}
-            names = {"sent_per_step": "sent_bytes_per_step", "waits": "waiting"}
-            names |= {"memory": "memory_bytes"}
-            rows.append({names.get(name, name): it for name, it in found.items()})
-        known = json.loads(self.known.to_json())
-        found = {"known": known, "asked": self.asked, "rows": rows, "pruned": self.pruned}
-        return json.dumps(found, indent=1, allow_nan=False) + "\n"
+            rows.append(found | asdict(found.pop("prediction")))
+        found = {"known": asdict(self.known), "asked": self.budget.words, "rows": rows}
+        return json.dumps(found | {"pruned": self.pruned}, indent=1, allow_nan=False) + "\n"
 
 
 def promise_of(config: TrainConfig, *, several: bool) -> str:
     """Return what a config promises about the parameters, a key of ``PROMISES``.
 
-    A codec that is in effect changes them, within what it loses.
+    A codec that is in effect changes them, within what it loses; so do stages that begin a batch
+    before they have updated after the one before.
 
     Args:
         config: with a mode.
         several: whether its ranks are on several hosts.
     """
     own, is_coded = config.scheme.promise, config.codec is not None
-    return "bounded" if own == "same" and is_coded and (several or config.codec_everywhere) else own
+    is_off = is_coded and (several or config.codec_everywhere)
+    return "bounded" if own == "same" and (is_off or is_pipedream(config)) else own
 
 
-class Budget(NamedTuple):
-    """What rows are ranked by."""
-
-    #: In words.
-    words: str = "samples/s"
-    #: ``samples``, ``seconds``, or a name of ``_FIGURES``.
-    kind: str = ""
-    #: Samples, or seconds; 0 for a rate.
-    amount: float = 0.0
-
-    def key(self, row: Row) -> tuple[float, float]:
-        """Return what to sort rows by, the best first."""
-        first = _FIGURES[self.kind](row) if self.kind in _FIGURES else 0.0
-        return first, -row.useful_per_s
-
-    def of(self, row: Row) -> float:
-        """Return the seconds for the samples, or the samples in the seconds."""
-        rate = row.useful_per_s
-        return self.amount / rate if self.kind == "samples" else self.amount * rate
-
-
-_FIGURES: Final[Mapping[str, Callable[[Row], float]]] = {
-    "staleness": lambda row: row.prediction.staleness_mean or 0.0,
-    "bytes": lambda row: row.prediction.sent_per_step * row.ranks / row.workers,
-    "memory": lambda row: float(max(row.memory.values())),
-}
-
-
-def read_budget(text: str) -> Budget:
-    """Return the budget that a text spells.
-
-    >>> read_budget("samples:1e6").words, read_budget("staleness").words
-    ('seconds for 1e+06 samples', 'staleness, then samples/s')
-
-    Raises:
-        ConfigError: if it is none.
-    """
-    kind, colon, number = text.strip().partition(":")
-    if kind in _FIGURES and not colon:
-        return Budget(f"{kind}, then samples/s", kind)
-    try:
-        amount = float(number) if kind in ("samples", "seconds") else 0.0
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < 1e18:
-        kinds = ", ".join(["samples:N", "seconds:T", *_FIGURES])
-        raise ConfigError(f"budget must be one of {kinds}, N and T above 0, got {text!r}")
-    words = f"seconds for {amount:g} samples" if kind == "samples" else f"samples in {amount:g} s"
-    return Budget(words, kind, amount)
+def is_pipedream(config: TrainConfig) -> bool:
+    """Return whether stages do not wait for each other's updates."""
+    schedule = schedule_of(config.pipeline_schedule or DEFAULT_PIPELINE)
+    return config.axes.pipeline > 1 and schedule.row.asynchronous

@@ -7,7 +7,7 @@ from typing import Any
 
 from psrt.config import TrainConfig
 from psrt.planning.known import Known, ShortRun, Site, Workload
-from psrt.planning.ranking import Plan, Prediction, Row
+from psrt.planning.ranking import Budget, Plan, Prediction, Row
 
 #: (flags, workers, servers, promise, samples/s, mean staleness, largest, bytes per step)
 _ROWS = (
@@ -31,17 +31,17 @@ def made_plan(**changes: Any) -> Plan:
         runs=(ShortRun("sums", 30_500.0, 4),),
     )
     rows = tuple(_row(number, *it) for number, it in enumerate(_ROWS, 1))
-    pruned = {"slower than twice the best": 31, "with as many bytes": 0}
-    return replace(Plan(known, rows, "samples/s", pruned), **changes)
+    pruned = {"slower than twice the best": 31}
+    return replace(Plan(known, rows, Budget(), pruned), **changes)
 
 
 def _row(
     number: int, knobs: dict[str, str], workers: int, servers: int, promise: str, speed: float,
     mean: float | None, most: int | None, sent: float,
 ) -> Row:  # fmt: skip
-    for_last = {f"worker {workers - 1}": 0.2}
+    for_last = {workers - 1: 0.2}
     step_s, waits = 64 * workers / speed, {"workers": 0.2, "messages": 0.01 * number}
-    waiting_for = {f"worker {it}": for_last for it in range(workers - 1)}
+    waiting_for = dict.fromkeys(range(workers - 1), for_last)
     figures = step_s, speed, 0.98 * speed, 1.03 * speed, sent, mean, most, waits, waiting_for
     ranks, memory = workers + servers, {"worker": 2_000_000, "server": 3_000_000 * bool(servers)}
     command = " ".join(("psrt launch train", *(f"--{it} {text}" for it, text in knobs.items())))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,8 +17,8 @@ COLOURS, DASHES = 7, ("", "6 3", "2 2")
 #: Most runs that can be distinguished.
 STYLES = COLOURS * len(DASHES)
 #: Size of the drawing and of the room around it, in pixels.
-WIDTH, HEIGHT = 480, 270
-TOP, BOTTOM, RIGHT = 10, 44, 14
+_WIDTH, _HEIGHT = 480, 270
+_TOP, _BOTTOM, _RIGHT = 10, 44, 14
 #: Points up to which each is marked.
 _MARKED = 40
 
@@ -32,6 +32,8 @@ class Line:
     y: Floats
     #: Its colour and dashes, from 0.
     style: int = 0
+    #: What its points are, which browsers show under the cursor.
+    title: str = ""
 
 
 def colour(style: int) -> str:
@@ -48,6 +50,7 @@ def line_chart(
     most: int,
     log: bool = False,
     zero: bool = False,
+    log_x: bool = False,
     caption: str = "",
 ) -> Figure | None:
     """Return a chart; None if there is no point to show.
@@ -60,46 +63,43 @@ def line_chart(
         most: most points of each.
         log: whether y is logarithmic if its values span a wide range.
         zero: whether y begins at 0.
+        log_x: whether x is logarithmic if its values span a wide range.
         caption: how to read it.
     """
     thinned = [(line, *thin(line.x, line.y, most)) for line in lines]
-    shown = [Line(line.name, x, y, line.style) for line, x, y in thinned if len(x)]
+    shown = [replace(line, x=x, y=y) for line, x, y in thinned if len(x)]
     if not shown:
         return None
-    ys = Scale.of(np.concatenate([it.y for it in shown]), HEIGHT - BOTTOM, TOP, log=log, zero=zero)
+    ys = Scale.of(
+        np.concatenate([it.y for it in shown]), _HEIGHT - _BOTTOM, _TOP, log=log, zero=zero
+    )
     if log and ys.log and len(ys.ticks()) < 2:
-        ys = Scale.of(np.concatenate([it.y for it in shown]), HEIGHT - BOTTOM, TOP)
-    xs = Scale.of(np.concatenate([it.x for it in shown]), left_of(ys), WIDTH - RIGHT)
-    canvas = Canvas(WIDTH, HEIGHT, f"{title}: {y_name} by {x_name}")
-    axes(canvas, xs, ys, x_name, y_name)
+        ys = Scale.of(np.concatenate([it.y for it in shown]), _HEIGHT - _BOTTOM, _TOP)
+    widest = max(text_width(tick_text(it), 11) for it in ys.ticks())
+    left = 24 + widest
+    xs = Scale.of(np.concatenate([it.x for it in shown]), left, _WIDTH - _RIGHT, log=log_x)
+    canvas = Canvas(_WIDTH, _HEIGHT, f"{title}: {y_name} by {x_name}")
+    _axes(canvas, xs, ys, x_name, y_name)
     for line in shown:
         _line(canvas, xs, ys, line)
-    legend = [(it.name, it.style) for it in shown if it.name]
+    legend = [*dict.fromkeys((it.name, it.style) for it in shown if it.name)]
     data = {"x_name": x_name, "y_name": y_name, "log": ys.log, "zero": zero}
     return Figure(title, canvas.inline(), legend, caption, data | {"series": _series(shown)})
 
 
-def left_of(ys: Scale) -> float:
-    """Return the room that the name and the numbers of an upright axis take, in pixels."""
-    return 24 + max(text_width(tick_text(it), 11) for it in ys.ticks())
-
-
-def axes(
-    canvas: Canvas, xs: Scale, ys: Scale, x_name: str, y_name: str, *, room: float = 0.0
-) -> None:
-    """Draw the axes of a chart, this many pixels from the least and the largest numbers."""
-    start, stop, bottom = xs.start - room, xs.stop + room, ys.start + room
+def _axes(canvas: Canvas, xs: Scale, ys: Scale, x_name: str, y_name: str) -> None:
     for value in ys.ticks():
         y = ys(value)
-        canvas.line(start, y, stop, y, stroke="var(--rule)")
-        canvas.text(start - 6, y, tick_text(value), size=11, fill="var(--soft)", anchor="end")
+        canvas.line(xs.start, y, xs.stop, y, stroke="var(--rule)")
+        canvas.text(xs.start - 6, y, tick_text(value), size=11, fill="var(--soft)", anchor="end")
     for value in xs.ticks():
         x = xs(value)
-        canvas.line(x, bottom, x, bottom + 4, stroke="var(--soft)")
-        canvas.text(x, bottom + 14, tick_text(value), size=11, fill="var(--soft)")
-    canvas.line(start, bottom, stop, bottom, stroke="var(--soft)")
-    canvas.text((start + stop) / 2, HEIGHT - 10, x_name, size=11, fill="var(--soft)")
-    canvas.upright(9, (bottom + ys.stop) / 2, y_name, size=11, fill="var(--soft)")
+        canvas.line(x, ys.start, x, ys.start + 4, stroke="var(--soft)")
+        canvas.text(x, ys.start + 14, tick_text(value), size=11, fill="var(--soft)")
+    canvas.line(xs.start, ys.start, xs.stop, ys.start, stroke="var(--soft)")
+    middle = (xs.start + xs.stop) / 2
+    canvas.text(middle, _HEIGHT - 10, x_name, size=11, fill="var(--soft)")
+    canvas.upright(9, (ys.start + ys.stop) / 2, y_name, size=11, fill="var(--soft)")
 
 
 def _line(canvas: Canvas, xs: Scale, ys: Scale, line: Line) -> None:
@@ -109,7 +109,7 @@ def _line(canvas: Canvas, xs: Scale, ys: Scale, line: Line) -> None:
         canvas.curve(points, stroke=stroke, dashes=DASHES[line.style // COLOURS % len(DASHES)])
     if len(points) <= _MARKED:
         for x, y in points:
-            canvas.circle(x, y, 2.2, fill=stroke, stroke="none")
+            canvas.circle(x, y, 2.2, fill=stroke, stroke="none", title=line.title)
 
 
 def _series(lines: Sequence[Line]) -> list[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def _of_one(run: RunFolder, detail: Detail) -> Iterator[Part]:
     if any(worker.seconds for worker in workers):
         yield _by_cause(workers, detail)
         figure = between_workers(
-            "Waits between workers", [it.waiting_for for it in workers], detail, seconds,
+            "Waits between workers", [it.waiting_for for it in workers], detail,
             "Total seconds that a worker waited until another had pushed or answered.",
         )  # fmt: skip
         if figure is not None:
@@ -76,35 +76,20 @@ def _by_cause(workers: Sequence[Waiting], detail: Detail) -> Figure:
 
 
 def between_workers(
-    title: str,
-    waits: Sequence[Mapping[int, float]],
-    detail: Detail,
-    text_of: Callable[[float], str],
-    caption: str,
-    *,
-    mean: bool = False,
+    title: str, waits: Sequence[Mapping[int, float]], detail: Detail, caption: str
 ) -> Figure | None:
-    """Return a heat map: waiting worker × awaited worker; None if none waited for another.
-
-    Args:
-        title: of the chart.
-        waits: by worker, how much it waited, by the worker that it waited for.
-        detail: the most rows.
-        text_of: formats a value.
-        caption: how to read it.
-        mean: whether the workers of a group are averaged; otherwise their values add up.
-    """
+    """Return a heat map: waiting worker × awaited worker, in seconds."""
     count = len(waits)
     groups = grouped(count, detail.rows)
+    height = groups[0][1]
     values: Floats = np.zeros((len(groups), len(groups)))
-    for i, (start, stop) in enumerate(groups):
-        for one in waits[start:stop]:
-            for other, waited in one.items():
-                if 0 <= other < count and waited is not None and waited > 0:
-                    values[i, other // groups[0][1]] += waited / (stop - start if mean else 1)
+    for place, others in enumerate(waits):
+        for other, waited in others.items():
+            if 0 <= other < count and waited is not None and waited > 0:
+                values[place // height, other // height] += waited
     if not values.any():
         return None
     names = group_names(groups)
     return heat_map(
-        title, values, names, names, "this one waited", "for this one", text_of, caption=caption
+        title, values, names, names, "this one waited", "for this one", seconds, caption=caption
     )

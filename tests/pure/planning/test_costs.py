@@ -38,7 +38,7 @@ def speed(known, workers, **knobs):
     servers = knobs.pop("servers", 0)
     ranks = workers + servers
     config = resolve(TrainConfig(steps=1, servers=servers, batch_size=BATCH, **knobs), ranks=ranks)
-    return simulated_speed(known, Candidate(config, servers, ranks, workers), 48)
+    return simulated_speed(known, Candidate(config, servers, workers, known), 48)
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 3), (2, 3), (2, 2), (4, 2)])

@@ -1,7 +1,10 @@
 """What comes of a plan's best rows when they are trained: speeds and losses beside predictions."""
 
 import json
+import math
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -15,48 +18,55 @@ def tries(monkeypatch, tmp_path):
     """Try rows of a plan, of which runs write what is given, and return the lines that are said."""
     monkeypatch.chdir(tmp_path)
 
-    def tried(runs, *, seconds=40.0, count=None):
+    def tried(runs, *, seconds=40.0):
         plan, started = made_plan(), []
 
-        def ran(words, is_over, *, log):
-            started.append(words)
+        def command(ranks, knobs):
+            started.append(knobs)
+            return f"start {ranks} {knobs['out']}"
+
+        def ran(line, log, timeout_s):
             status, lines, text = runs[len(started) - 1]
-            folder = tmp_path / words[words.index("--knobs") + 1].split()[1]
+            folder = tmp_path / line.split()[2]
             log.write(text)
+            assert timeout_s == 2 * seconds + 30
             if lines is not None:
                 folder.mkdir(exist_ok=True)
                 (folder / "config.toml").write_text(to_toml(TrainConfig()))
-                (folder / "metrics.jsonl").write_text("".join(map(line, lines)))
-            is_over()
+                (folder / "metrics.jsonl").write_text("".join(map(line_of, lines)))
+            if status == LATE:
+                raise subprocess.TimeoutExpired(line, timeout_s)
             return status
 
         monkeypatch.setattr(trying, "ran", ran)
-        said = []
-        trying.try_best(plan, count or len(runs), seconds=seconds, say=said.append)
+        said, rows = [], plan.rows[: len(runs)]
+        trying.try_best(rows, command, seconds=seconds, say=said.append)
         return plan, started, said
 
     return tried
 
 
-def line(at):
+def line_of(at):
     seconds, samples, loss = at
     usual = {"epoch": 0, "step": 1, "accuracy": None, "test_loss": None}
     found = {**usual, "seconds": seconds, "samples": samples, "loss": loss}
     return json.dumps({**found, "evaluated_seconds": None}) + "\n"
 
 
+#: The status of a run that is ended because it takes too long.
+LATE = 143
 #: A slow start, and then 40,000 and 10,000 samples per second.
 QUICK = [(1.0, 100, 4.0), *((float(it), 40_000 * it, 4.0 / it) for it in range(2, 11))]
 SLOW = [(1.0, 100, 3.0), *((float(it), 10_000 * it, 3.0 / it) for it in range(2, 21))]
 
 
 def test_rows_run_by_their_commands_and_come_beside_what_was_predicted(tries):
-    plan, started, said = tries([(143, QUICK, ""), (0, SLOW, "")])
-    for row, words in zip(plan.rows, started, strict=False):
-        command = shlex.split(row.command)
-        assert words[0] == "launch"
-        assert words[3:] == command[command.index("launch") + 1 :]
-        assert f"--out runs/plan/{row.number} --overwrite --log-every" in words[2]
+    plan, started, said = tries([(0, QUICK, ""), (LATE, SLOW, "")])
+    for row, knobs in zip(plan.rows, started, strict=False):
+        steps = int(knobs["steps"])
+        assert math.isclose(steps * row.prediction.step_s, 40.0, rel_tol=0.01)
+        assert 40 <= steps / int(knobs["log-every"]) < 41
+        assert knobs.items() >= {**row.knobs, "out": f"runs/plan/{row.number}"}.items()
     heads, _, first, second = (it.split("  ") for it in said[-1].strip().splitlines())
     heads, first, second = ([it.strip() for it in cells if it] for cells in (heads, first, second))
     assert heads[-5:] == ["trained", *(f"loss at {it} s" for it in ("5", "10", "15", "20"))]
@@ -90,5 +100,12 @@ def test_a_run_without_losses_has_a_speed_and_one_that_failed_nothing_of_an_earl
     assert cells[-4:] == ["-"] * 4
     _, _, said = tries([(1, None, "no")])
     assert said[1:] == ["row 1 failed: status 1: no (runs/plan/1.log has all of it)"]
-    _, _, said = tries([(0, None, "")])
-    assert said[1].startswith("row 1 failed: status 0")
+    _, _, said = tries([(0, [(0.1, 10, 1.0), (0.9, 90, 1.0)], "")])
+    assert "too short" in said[-1]
+
+
+def test_a_line_that_takes_too_long_is_ended():
+    sleeps = shlex.join([sys.executable, "-c", "import time; time.sleep(99)"])
+    with pytest.raises(subprocess.TimeoutExpired):
+        trying.ran(sleeps, timeout_s=0.01)
+    assert trying.ran(shlex.join([sys.executable, "-c", "raise SystemExit(3)"])) == 3

@@ -16,7 +16,6 @@ from psrt.views.page.bars import bar_chart
 from psrt.views.page.heat_map import heat_map
 from psrt.views.page.lines import Line, line_chart
 from psrt.views.page.parts import Code, Figure, Heading, Note, Section, Table
-from psrt.views.page.points import Point, point_chart
 from psrt.views.page.scale import Scale
 from psrt.views.page.thin import thin
 from support.pages import Page
@@ -121,43 +120,28 @@ def test_a_cell_is_the_darker_the_more():
 
 
 def test_points_are_drawn_where_their_numbers_are():
-    values = np.array([(0.0, 2.0), (0.0, 2.1), (3.0, 1.0), (1.0, 4.0), (1.0, np.nan)])
-    points = [Point("", x, y, 0.9 * y, 1.2 * y, int(x), f"{x}") for x, y in values.tolist()]
-    figure = point_chart("t", "x", "y", points, zero=True)
-    drawn = ElementTree.fromstring(figure.svg)
-    circles = list(drawn.iter("circle"))[::-1]  # the first is painted last
-    assert [it.findtext("title") for it in circles] == ["0.0", "0.0", "3.0", "1.0"]
-    assert [it.get("fill")[:8] for it in circles] == [f"var(--s{style}" for style in (0, 0, 3, 1)]
+    values = np.array([(10.0, 2.0), (10.0, 2.1), (1000.0, 1.0), (100.0, 4.0)])
+    points = [
+        Line(f"{x}", np.array([x]), np.array([y]), int(y), title=f"{x}") for x, y in values.tolist()
+    ]
+    figure = line_chart("t", "x", "y", points, most=4, log_x=True)
+    circles = list(ElementTree.fromstring(figure.svg).iter("circle"))
+    assert [it.findtext("title") for it in circles] == ["10.0", "10.0", "1000.0", "100.0"]
+    assert [it.get("fill")[:8] for it in circles] == [f"var(--s{style}" for style in (2, 2, 1, 4)]
     x, y = np.array([[float(it.get(name)) for it in circles] for name in ("cx", "cy")])
-    right, down = (x[2] - x[0]) / 3, y[2] - y[0]
+    right, down = (x[2] - x[0]) / 2, y[2] - y[0]
     assert min(right, down) > 20
-    assert x == pytest.approx(x[0] + right * values[:4, 0], abs=0.2)
-    assert y == pytest.approx(y[0] - down * (values[:4, 1] - 2), abs=0.3)
-    bars = [it for it in drawn.iter("line") if it.get("stroke") in ("var(--s0)", "var(--s3)")]
-    low, high = (np.array([float(it.get(end)) for it in bars[::-1]]) for end in ("y1", "y2"))
-    assert low - y[:3] == pytest.approx(0.1 * down * values[:3, 1], abs=0.3)
-    assert high - y[:3] == pytest.approx(-0.2 * down * values[:3, 1], abs=0.3)
-    assert point_chart("t", "x", "y", points[4:]) is None
-
-
-def test_names_of_points_cover_nothing():
-    """Of nine at one place four are named, one on each side; at the edge one side is missing."""
-    for x, count in ((5.0, 4), (0.0, 3)):
-        ends = [Point("", 0.0, 0.0, 0.0, 0.0), Point("", 9.0, 9.0, 9.0, 9.0)]
-        same = [Point(f"n{i}", x, 4.5, 4.5, 4.5) for i in range(9)]
-        svg = point_chart("t", "x", "y", [*same, *ends]).svg
-        names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" font-size="10" [^>]*>n(\d)<', svg)
-        assert [name for _, _, name in names] == [f"{i}" for i in range(count)]
-        assert len({it[:2] for it in names}) == count
+    assert x == pytest.approx(x[0] + right * (np.log10(values[:, 0]) - 1), abs=0.2)
+    assert y == pytest.approx(y[0] - down * (values[:, 1] - 2), abs=0.3)
+    assert figure.legend == [("10.0", 2), ("1000.0", 1), ("100.0", 4)]
 
 
 def test_texts_in_charts_are_escaped():
     evil, x = """<img a="'">&lt;""", np.arange(3.0)
     figures = [
-        line_chart(evil, evil, evil, [Line(evil, x, x)], most=9),
+        line_chart(evil, evil, evil, [Line(evil, x, x, title=evil)], most=9),
         bar_chart(evil, [(evil, [1.0])], (evil,), lambda it: evil),
         heat_map(evil, np.ones((1, 1)), [evil], [evil], evil, evil, lambda it: evil),
-        point_chart(evil, evil, evil, [Point("", 1.0, 1.0, 1.0, 1.0, 0, evil)]),
     ]
     known = {"svg", "path", "line", "rect", "circle", "text", "title"}
     for figure in figures:

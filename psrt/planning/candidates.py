@@ -122,8 +122,8 @@ def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> l
             ):
                 continue
             own = servers if servers or mode.may_have_servers else None
-            splits = [{"parallel": it} for it in _SPLITS if mode == MODES["allreduce"]]
-            splits = splits if places.is_mlp and not base.parallel else []
+            is_tried = places.is_mlp and mode.sums_gradients and mode == MODES[mode.name]
+            splits = [{"parallel": it} for it in _SPLITS if is_tried and not base.parallel]
             for more in [*_varied(base, fixed, mode, known, servers), *splits]:
                 try:
                     config = replace(base, mode=mode, servers=own, **more)

@@ -8,15 +8,13 @@ their mean may be; and how much longer a second simulation must be, if they vary
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.choose import choose
-from psrt.collective.registry import AUTO
+from psrt.collective.registry import AUTO, by_hosts
 from psrt.config import TrainConfig
 from psrt.config.dealing import IID
 from psrt.config.names import BUCKET_BYTES
@@ -103,20 +101,15 @@ def cost_of(it: Candidate) -> int:
     """Return about what the shortest simulation of a candidate costs, see ``_MOST_COST``."""
     config, mode, work = it.config, it.config.scheme, it.known.workload
     each = config.shards_per_server if isinstance(config.shards_per_server, int) else 1
-    messages, nbytes = max(4, 2 * it.servers * each), ITEMSIZE * work.n
-    # Of each micro-batch: its passes, and messages to neighbours.
-    passes = 4 * (config.micro_batches or 4 * config.axes.pipeline) if config.parallel else 0
-    if mode.sums and not it.servers:
-        name, counts = config.allreduce or AUTO, [*Counter(it.known.site.hosts).values()]
-        if name == AUTO and (mode.shard or config.codec):  # by owners of chunks
-            name = "ring" if mode.shard else "all-pairs"
-        elif name == AUTO:
-            name = choose(counts, nbytes, ITEMSIZE, it.known.site.costs).algorithm
-        if name in ALGORITHMS and len(counts) > 1:
-            buckets = min(len(work.parts), -(-nbytes // (mode.bucket_bytes or BUCKET_BYTES)))
-            buckets = max(1, buckets) if mode.sums_gradients else 1
-            messages += buckets * len([*ALGORITHMS[name](0, it.copies, 1 << 20)])
-    step = _STEP + _MESSAGE * passes
+    messages, step, name = max(4, 2 * it.servers * each), _STEP, config.allreduce or AUTO
+    if config.parallel:  # of each micro-batch: its passes, and messages to neighbours
+        step += _MESSAGE * 4 * (config.micro_batches or 4 * config.axes.pipeline)
+    if mode.sums and not it.servers and it.known.site.is_several and not by_hosts(name):
+        hops = 2 * it.copies  # where each owns a chunk
+        if name in ALGORITHMS:
+            hops = len([*ALGORITHMS[name](0, it.copies, 1 << 20)])
+        buckets = -(-ITEMSIZE * work.n // (mode.bucket_bytes or BUCKET_BYTES))
+        messages += hops * max(1, min(len(work.parts), buckets) * mode.sums_gradients)
     return _LEAST * it.workers * (mode.local_steps * step + _MESSAGE * messages)
 
 

@@ -33,6 +33,8 @@ from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 
+#: Of all that is drawn: the same is known, the same is planned.
+_SEED = 0
 #: What a prediction may cost, in events of the scheduler; 100,000 take about a second.
 _MOST_COST = 400_000
 #: What a step of a worker costs beside the events of its messages; and those of a message.
@@ -49,10 +51,10 @@ _T = 2.36
 class PlannedLauncher(VirtualLauncher):
     """A simulated job with the costs that planning knows, on the hosts that it knows."""
 
-    def __init__(self, candidate: Candidate, seed: int = 0) -> None:
+    def __init__(self, candidate: Candidate) -> None:
         work, is_cut = candidate.known.workload, candidate.config.parallel is not None
         super().__init__(
-            candidate.workers, seed=seed, costs=self._costs, numerics=False,
+            candidate.workers, seed=_SEED, costs=self._costs, numerics=False,
             parameters=None if is_cut else work.n, parts=work.parts, matrices=work.matrices,
         )  # fmt: skip
         self._candidate = candidate
@@ -113,27 +115,25 @@ def cost_of(it: Candidate) -> int:
     return _LEAST * it.workers * (mode.local_steps * step + _MESSAGE * messages)
 
 
-def predict_job(candidate: Candidate, most: int, seed: int = 0) -> tuple[Prediction, float | None]:
+def predict_job(candidate: Candidate, most: int) -> tuple[Prediction, float | None]:
     """Predict a candidate; also return the bytes of a worker's vectors, if they are counted.
 
     Args:
         candidate: a config.
         most: what it may cost, unless its shortest simulation costs more.
-        seed: of what is drawn.
 
     Raises:
         ConfigError: if such a job is impossible.
     """
     most = min(most, _MOST_COST)
     periods = int(np.clip(_LEAST * most // (2 * cost_of(candidate)), _LEAST, _FIRST))
-    found = _Steady(candidate, periods, seed)
+    found = _Steady(candidate, periods)
     more = min((found.half_width / _NARROW) ** 2, (most - found.cost) / found.cost, _MOST / periods)
     if more > 1:
-        found = _Steady(candidate, math.ceil(more * periods), seed)
+        found = _Steady(candidate, math.ceil(more * periods))
     memory = found.summary.memory
-    return _prediction(
-        candidate, found
-    ), None if memory is None else memory.total - memory.activations
+    nbytes = None if memory is None else memory.total - memory.activations
+    return _prediction(candidate, found), nbytes
 
 
 def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
@@ -144,17 +144,17 @@ def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
 class _Steady:
     """What a simulation says about its steady state."""
 
-    def __init__(self, candidate: Candidate, periods: int, seed: int = 0) -> None:
+    def __init__(self, candidate: Candidate, periods: int) -> None:
         config, mode = candidate.config, candidate.config.scheme
         if mode.post_local_epoch:
             mode = replace(mode, post_local_epoch=0)  # type: ignore[call-arg]
         self.steps = periods * mode.local_steps
         config = replace(
-            config, mode=mode, epochs=None, steps=self.steps, seed=seed, partition=IID,
+            config, mode=mode, epochs=None, steps=self.steps, seed=_SEED, partition=IID,
             last_events=0, inject=steady(config.inject),
             allreduce=config.allreduce if sum_of_hosts(candidate) is None else AUTO,
         )  # fmt: skip
-        launcher = PlannedLauncher(candidate, seed)
+        launcher = PlannedLauncher(candidate)
         run = run_job(launcher, config)
         assert run is not None, "the only process has the result"
         world, its = launcher.world, candidate.known.workload.gradient_s

@@ -25,11 +25,13 @@ class Family(NamedTuple):
     reply: str | None = None
     #: The fewest steps that show its pace.
     steps: int = 16
+    #: How the model is split, if it is that of ``psrt train``.
+    parallel: str | None = None
 
     def is_possible(self, workers: int) -> bool:
         """Whether that many workers can run it: at least two, and not pairs on an odd ring."""
         try:
-            asked = TrainConfig(mode=self.mode, servers=self.servers)
+            asked = TrainConfig(mode=self.mode, servers=self.servers, parallel=self.parallel)
             topology_for(resolve(asked, ranks=workers + self.servers), range(workers), edges=None)
         except ConfigError:
             return False
@@ -48,6 +50,8 @@ ROUNDS = Family("rounds", Sync(), 1)
 #: Gossip with one neighbour at a time, in which a late message delays others, and so on: it takes
 #: some rounds until that has spread.
 PEERS, ONE_PEER = "one peer", "one-peer-exponential"
+#: Split models: products of few rows or columns, and many messages.
+STAGES, SLICES = "stages", "slices"
 #: In the order in which they are tried on ranks.
 FAMILIES = (
     Family(ALONE, LocalSGD(local_steps=64), 0),
@@ -60,6 +64,8 @@ FAMILIES = (
     Family("neighbours", Gossip(), 0),
     Family(PEERS, Gossip(topology=ONE_PEER), 0, steps=48),
     Family("pairs", Gossip(variant=PAIRS), 0),
+    Family(STAGES, AllReduce(), 0, parallel="pipeline:2"),
+    Family(SLICES, AllReduce(), 0, parallel="tensor:2"),
     *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
     *(Family("rounds", Sync(), 1, *it) for it in CODECS),
     *(Family("stale", Async(), 1, *it) for it in CODECS),
@@ -88,6 +94,8 @@ def family_of(config: TrainConfig) -> str:
     mode = config.scheme
     if mode.single:
         return ""
+    if config.parallel:
+        return SLICES if config.axes.tensor > 1 else STAGES
     if mode.mixes:
         one = PEERS if mode.topology == ONE_PEER else "neighbours"
         return "pairs" if mode.asynchronous else one

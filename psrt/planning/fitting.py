@@ -60,7 +60,8 @@ def _job(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> Ca
     """Return the job of a short run, with what psrt chose in it."""
     asked = replace(
         config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=family.codec,
-        codec_reply=family.reply, allreduce=run.algorithm,
+        codec_reply=family.reply, parallel=family.parallel,
+        allreduce=None if family.parallel else run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
     resolved = resolve(asked, ranks=run.workers + family.servers)
@@ -76,7 +77,9 @@ def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict
         return math.log(simulated_speed(there, job, _PERIODS) / speed)
 
     low, high = _LEAST, _MOST
-    if off(low) <= 0:
+    if family.parallel:  # products, in which gradients are computed, are what is off
+        low = high = 1.0
+    elif off(low) <= 0:
         high = low
     elif off(high) >= 0:
         low = high

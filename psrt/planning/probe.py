@@ -41,7 +41,7 @@ from psrt.mpi.hosts import split_hosts
 from psrt.planning.families import FAMILIES, ROUNDS, Family
 from psrt.planning.known import Known, ShortRun, Site, Workload
 from psrt.planning.like import apply_of, messages_of
-from psrt.runtime.problem import Problem, gradient_spans, matrices_of
+from psrt.runtime.problem import Problem, Supervised, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
 from psrt.simulation.calibration import calibrate
 
@@ -242,6 +242,8 @@ class _Runs:
         kept = {name: getattr(config, name) for name in _KEPT}
         self._comm, self._problem = comm, problem
         self._config = TrainConfig(**kept, steps=1)
+        #: Whether plans split the model: it is that of ``psrt train``, with two layers or more.
+        self._is_deep = isinstance(problem, Supervised) and bool(config.hidden)
         #: By family, steps of a run that is long enough.
         self._steps: dict[Family, int] = {}
 
@@ -252,12 +254,16 @@ class _Runs:
             ranks = self._comm.size if workers is None else workers + family.servers
             if family.codec and not known.site.is_several:
                 continue  # on one host a codec is not in effect
+            if family.parallel and not self._is_deep:
+                continue
             if ranks > self._comm.size or not family.is_possible(ranks - family.servers):
                 continue
             run = run_on(self._comm, range(ranks), partial(self._measure, family, turn))
             if run is not None and self._comm.rank == 0:
                 found.setdefault(family, []).append(run)
-                what = " ".join(filter(None, (family.mode.described(), family.codec)))
+                what = " ".join(
+                    filter(None, (family.mode.described(), family.codec or family.parallel))
+                )
                 say(f"{what}: {_speed(run):,.0f} samples/s")
             if family == ROUNDS and not turn:
                 times = run_on(self._comm, range(ranks), self._of_servers) or ({}, {})
@@ -291,7 +297,7 @@ class _Runs:
         lines = every * max(1, steps // (_LINES * every))
         return replace(
             self._config, mode=family.mode, servers=family.servers, codec=family.codec,
-            codec_reply=family.reply, steps=steps, log_every=lines,
+            codec_reply=family.reply, parallel=family.parallel, steps=steps, log_every=lines,
         )  # fmt: skip
 
     def _of_servers(self, comm: MPI.Comm) -> tuple[dict[str, float], dict[str, float]]:

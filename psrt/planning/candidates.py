@@ -37,8 +37,8 @@ GRIDS: Final[Mapping[str, Callable[[int], Sequence[Any]]]] = {
     "topology": lambda workers: TOPOLOGIES.own[:3],
     "variant": lambda workers: (PLAIN, PAIRS),
 }
-#: Splits of a model that are tried where its parameters are summed.
-_SPLITS: Final = ("pipeline:2", "pipeline:4", "tensor:2")
+#: Splits of a model that are tried where its gradients are summed, and the layers that they need.
+_SPLITS: Final = {"pipeline:2": 2, "pipeline:4": 4, "tensor:2": 1}
 
 
 class Candidate(NamedTuple):
@@ -118,8 +118,9 @@ def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> l
             if not is_asked and not (fits and (is_simple or base.mode)):
                 continue
             own = servers if servers or mode.may_have_servers else None
-            is_tried = places.is_mlp and mode.sums_gradients and mode == MODES[mode.name]
-            splits = [{"parallel": it} for it in _SPLITS if is_tried and not base.parallel]
+            is_usual = mode.sums_gradients and mode == MODES[mode.name]
+            layers = len(known.workload.parts) * (places.is_mlp and is_usual and not base.parallel)
+            splits = [{"parallel": it} for it, least in _SPLITS.items() if least <= layers]
             for more in [*_varied(base, fixed, mode, known, servers), *splits]:
                 try:
                     config = replace(base, mode=mode, servers=own, **more)

@@ -5,7 +5,8 @@ So one short run of any of them tells how far a prediction from single times is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from psrt.config import TrainConfig, resolve
 from psrt.config.modes import EASGD, AllReduce, Async, Gossip, LocalSGD, Mode, Sync
@@ -26,11 +27,18 @@ class Family(NamedTuple):
     #: The fewest steps that show its pace.
     steps: int = 16
 
+    def job(self, config: TrainConfig, **knobs: Any) -> TrainConfig:
+        """Return the config of its job, with the model of another one, and these knobs."""
+        return replace(
+            config, mode=self.mode, servers=self.servers, codec=self.codec, codec_reply=self.reply,
+            **knobs,
+        )  # fmt: skip
+
     def is_possible(self, workers: int) -> bool:
         """Whether that many workers can run it: at least two, and not pairs on an odd ring."""
         try:
-            asked = TrainConfig(mode=self.mode, servers=self.servers)
-            topology_for(resolve(asked, ranks=workers + self.servers), range(workers), edges=None)
+            asked = resolve(self.job(TrainConfig()), ranks=workers + self.servers)
+            topology_for(asked, range(workers), edges=None)
         except ConfigError:
             return False
         return workers > 1
@@ -40,9 +48,9 @@ class Family(NamedTuple):
 #: places. Others count as the first ones.
 CODECS = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
 #: Not a family of modes: workers that hardly ever meet show how long a local step takes.
-ALONE = "alone"
+ALONE = Family("alone", LocalSGD(local_steps=64), 0)
 #: Workers that meet often.
-MEANS = "means"
+MEANS = Family("means", LocalSGD(local_steps=4), 0)
 #: The family whose servers' work is recorded, too.
 ROUNDS = Family("rounds", Sync(), 1)
 #: Gossip with one neighbour at a time, in which a late message delays others, and so on: it takes
@@ -50,9 +58,9 @@ ROUNDS = Family("rounds", Sync(), 1)
 PEERS, ONE_PEER = "one peer", "one-peer-exponential"
 #: In the order in which they are tried on ranks.
 FAMILIES = (
-    Family(ALONE, LocalSGD(local_steps=64), 0),
+    ALONE,
     Family("sums", AllReduce(), 0),
-    Family(MEANS, LocalSGD(local_steps=4), 0),
+    MEANS,
     ROUNDS,
     Family("stale", Async(), 1),
     Family("served means", LocalSGD(local_steps=4), 1),
@@ -64,17 +72,10 @@ FAMILIES = (
     *(Family("rounds", Sync(), 1, *it) for it in CODECS),
     *(Family("stale", Async(), 1, *it) for it in CODECS),
 )
-#: By family, that whose coded runs tell how long its codecs take.
+#: By family without coded runs, that whose runs tell how long its codecs take.
 CODED = {
-    "sums": "sums",
-    "means": "sums",
-    "neighbours": "sums",
-    PEERS: "sums",
-    "pairs": "sums",
-    "rounds": "rounds",
-    "stale": "stale",
-    "served means": "rounds",
-    "elastic": "rounds",
+    **dict.fromkeys((MEANS.name, "neighbours", PEERS, "pairs"), "sums"),
+    **dict.fromkeys(("served means", "elastic"), ROUNDS.name),
 }
 
 
@@ -94,7 +95,7 @@ def family_of(config: TrainConfig) -> str:
     if mode.elastic is not None:
         return "elastic"
     if mode.averages:
-        return "served means" if config.servers else MEANS
+        return "served means" if config.servers else MEANS.name
     if not config.servers:
         return "sums"
     return "rounds" if mode.rounds else "stale"

@@ -33,8 +33,8 @@ def fitted(known: Known, config: TrainConfig) -> Known:
     for family in FAMILIES:
         if (run := runs.get((family.name, family.codec))) is None:
             continue
-        if family.name == ALONE:
-            other = runs.get((MEANS, None), run)
+        if family == ALONE:
+            other = runs.get((MEANS.name, None), run)
             found = {"local_s": _local(known, run, other) / site.crowding(site.of(run.workers))}
         else:
             found = _factors(known, _job(known, family, run, config), family, run.samples_per_s)
@@ -49,18 +49,15 @@ def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
     """
     each = known.workload.batch_size * run.workers
     seldom, often = each / run.samples_per_s, each / other.samples_per_s
-    many, few = (
-        next(it.mode.local_steps for it in FAMILIES if it.name == name) for name in (ALONE, MEANS)
-    )
+    many, few = ALONE.mode.local_steps, MEANS.mode.local_steps
     found = (many * seldom - few * often) / (many - few)
     return found if 0 < found < seldom else seldom
 
 
 def _job(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
     """Return the job of a short run, with what psrt chose in it."""
-    asked = replace(
-        config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=family.codec,
-        codec_reply=family.reply, allreduce=run.algorithm,
+    asked = family.job(
+        config, steps=1, epochs=None, allreduce=run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
     resolved = resolve(asked, ranks=run.workers + family.servers)

@@ -1,7 +1,4 @@
-"""Families of modes, whose ranks do the same to each other.
-
-So one short run of any of them tells how far a prediction from single times is off for all.
-"""
+"""Families of modes, whose ranks do the same to each other, so that one short run tells of all."""
 
 from __future__ import annotations
 
@@ -48,14 +45,14 @@ class Family(NamedTuple):
 #: places. Others count as the first ones.
 CODECS = (("int8", "int8"), ("float16", "float16"), ("top-k", "int8"))
 #: Not a family of modes: workers that hardly ever meet show how long a local step takes.
-ALONE = Family("alone", LocalSGD(local_steps=64), 0)
+ALONE = Family("alone", LocalSGD(local_steps=64), 0, steps=192)
 #: Workers that meet often.
 MEANS = Family("means", LocalSGD(local_steps=4), 0)
 #: The family whose servers' work is recorded, too.
 ROUNDS = Family("rounds", Sync(), 1)
 #: Gossip with one neighbour at a time, in which a late message delays others, and so on: it takes
 #: some rounds until that has spread.
-PEERS, ONE_PEER = "one peer", "one-peer-exponential"
+PEERS = Family("one peer", Gossip(topology="one-peer-exponential"), 0, steps=48)
 #: In the order in which they are tried on ranks.
 FAMILIES = (
     ALONE,
@@ -64,9 +61,9 @@ FAMILIES = (
     ROUNDS,
     Family("stale", Async(), 1),
     Family("served means", LocalSGD(local_steps=4), 1),
-    Family("elastic", EASGD(), 1),
+    Family("elastic", EASGD(), 1, steps=30),
     Family("neighbours", Gossip(), 0),
-    Family(PEERS, Gossip(topology=ONE_PEER), 0, steps=48),
+    PEERS,
     Family("pairs", Gossip(variant=PAIRS), 0),
     *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
     *(Family("rounds", Sync(), 1, *it) for it in CODECS),
@@ -74,7 +71,7 @@ FAMILIES = (
 )
 #: By family without coded runs, that whose runs tell how long its codecs take.
 CODED = {
-    **dict.fromkeys((MEANS.name, "neighbours", PEERS, "pairs"), "sums"),
+    **dict.fromkeys((MEANS.name, "neighbours", PEERS.name, "pairs"), "sums"),
     **dict.fromkeys(("served means", "elastic"), ROUNDS.name),
 }
 
@@ -90,8 +87,9 @@ def family_of(config: TrainConfig) -> str:
     if mode.single:
         return ""
     if mode.mixes:
-        one = PEERS if mode.topology == ONE_PEER else "neighbours"
-        return "pairs" if mode.asynchronous else one
+        if mode.asynchronous:
+            return "pairs"
+        return PEERS.name if mode.topology == PEERS.mode.topology else "neighbours"
     if mode.elastic is not None:
         return "elastic"
     if mode.averages:

@@ -31,14 +31,15 @@ def fitted(known: Known, config: TrainConfig) -> Known:
     runs = {(it.family, it.codec): it for it in known.runs}
     known, site = known.without_factors(), known.site
     for family in FAMILIES:
-        if (run := runs.get((family.name, family.codec))) is None:
+        run = runs.get((family.name, family.codec))
+        if run is None:
             continue
         if family == ALONE:
             other = runs.get((MEANS.name, None), run)
             found = {"local_s": _local(known, run, other) / site.crowding(site.of(run.workers))}
         else:
-            found = _factors(known, _job(known, family, run, config), family, run.samples_per_s)
-        known = replace(known, details={**known.details, **found})
+            found = _factors(known, family, run, config)
+        known = replace(known, details=known.details | found)
     return known
 
 
@@ -54,23 +55,19 @@ def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
     return found if 0 < found < seldom else seldom
 
 
-def _job(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
-    """Return the job of a short run, with what psrt chose in it."""
+def _factors(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> dict[str, float]:
+    """Return the factors with which a run is as fast when it is simulated, with its choices."""
     asked = family.job(
         config, steps=1, epochs=None, allreduce=run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
     resolved = resolve(asked, ranks=run.workers + family.servers)
-    return Candidate(resolved, family.servers, run.workers, known)
-
-
-def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict[str, float]:
-    """Return the factors with which a simulated job is as fast as the real one."""
+    job = Candidate(resolved, family.servers, run.workers, known)
     name = f"{family.name} {family.codec or ''}".strip()
 
     def off(factor: float) -> float:
-        there = replace(known, details={**known.details, f"rest {name}": factor})
-        return math.log(simulated_speed(there, job, _PERIODS) / speed)
+        there = replace(known, details=known.details | {f"rest {name}": factor})
+        return math.log(simulated_speed(there, job, _PERIODS) / run.samples_per_s)
 
     low, high = _LEAST, _MOST
     if off(low) <= 0:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from psrt.codec import Matrix
@@ -44,8 +45,7 @@ class Workload:
     @property
     def mean_s(self) -> float:
         """The mean seconds of a gradient, over all ranks."""
-        means = [sum(its) / len(its) for its in self.gradient_s]
-        return sum(means) / len(means)
+        return fmean(map(fmean, self.gradient_s))
 
 
 @dataclass(frozen=True, slots=True)

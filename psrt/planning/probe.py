@@ -1,9 +1,8 @@
 """Measures a job on the ranks that will train it: gradients, sums, links, and short runs.
 
 Nothing is trained for good: the parameters of the short runs are thrown away. What one rank
-computes is timed alone; what ranks do to each other, such as caches that a server empties, is not
-looked for in single calls. Instead one short run of each *family* of modes is simulated from the
-single times, and what it really took, over what was predicted, is a factor of its family.
+computes is timed alone; what ranks do to each other shows in a short run of each family of modes,
+see ``fitting``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from psrt.bench.fit import solve
+from psrt.bench.fit import Readings, fit_machine
 from psrt.bench.probes import exchange_times, medians
 from psrt.bench.race import Layout
 from psrt.bench.ranks import run_on, wait
@@ -97,7 +96,10 @@ def measure_job(
     say(f"measuring {comm.size} ranks on {len(site.machines)} hosts")
     work, doubt = _workload(comm, own, site)
     say(f"a gradient of {work.n:,} parameters takes {1e3 * work.mean_s:.4g} ms")
-    costs = replace(site.costs, measured=_all_reduces(comm, work.n, workers or comm.size))
+    costs, ranks = site.costs, range(workers or comm.size)
+    if len(ranks) > 1:
+        measured = run_on(comm, ranks, partial(_all_reduces, n=work.n))
+        costs = replace(costs, measured=measured or ())
     if site.is_several:
         link = _link(comm, site)
         costs = replace(costs, between=link)
@@ -180,13 +182,8 @@ def _gradients(
     return times[:: -(-len(times) // _TIMES)], core
 
 
-def _all_reduces(comm: MPI.Comm, n: int, ranks: int) -> tuple[Measured, ...]:
-    """Time all-reduces of n elements over the first ranks; collective."""
-    found = run_on(comm, range(ranks), partial(_timed, n=n)) if ranks > 1 else None
-    return tuple(found or ())
-
-
-def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
+def _all_reduces(comm: MPI.Comm, *, n: int) -> tuple[Measured, ...]:
+    """Time all-reduces of n elements; collective."""
     with Communicator(comm) as communicator:
         nbytes, hosts, buffer = ITEMSIZE * n, communicator.hosts, communicator.empty(n)
         times = {
@@ -201,18 +198,15 @@ def _timed(comm: MPI.Comm, *, n: int) -> list[Measured]:
             for name in [*dict.fromkeys(names)][:_SUMS]
         }
         found = medians(comm, calls, _TURNS)
-        return [(name, hosts, nbytes, seconds) for name, seconds in found.items()]
+        return tuple((name, hosts, nbytes, seconds) for name, seconds in found.items())
 
 
 def _link(comm: MPI.Comm, site: Site) -> LinkCosts:
     """Time exchanges between two hosts, the first rank's and another; collective."""
     pair = Layout(((0,), (site.hosts.index(1),)), pretended=False)
     work = partial(exchange_times, placed=pair, sizes=_EXCHANGES, rounds=_TURNS)
-    usual = DEFAULT_COSTS.between
-    if not (found := run_on(comm, pair.ranks, work)):
-        return usual
-    alpha, beta = solve([(1, m) for m in found], list(found.values())).values
-    return LinkCosts(alpha, beta, usual.gamma)
+    found = run_on(comm, pair.ranks, work) or {}
+    return fit_machine(Readings(between=found), cores=1).costs.between
 
 
 class _Runs:
@@ -227,26 +221,25 @@ class _Runs:
     def measured(self, known: Known, workers: int | None, say: Callable[[str], None]) -> Known:
         """Make all runs; return what is known then, at rank 0."""
         comm, found = self._comm, dict[Family, list[Run]]()
-        # On one host a codec is not in effect.
-        families = [it for it in FAMILIES if known.site.is_several or not it.codec]
-        ranks = {it: workers + it.servers if workers else comm.size for it in families}
+        several = known.site.is_several  # on one host a codec is not in effect
+        workers_of = {it: workers or comm.size - it.servers for it in FAMILIES}
         families = [
-            it for it, n in ranks.items() if n <= comm.size and it.is_possible(n - it.servers)
+            it for it, n in workers_of.items() if it.is_possible(n) and (several or not it.codec)
         ]
         for turn, family in product(range(1 + _RUNS), families):
-            run = run_on(comm, range(ranks[family]), partial(self._measure, family, turn))
+            ranks = range(workers_of[family] + family.servers)
+            run = run_on(comm, ranks, partial(self._measure, family, turn))
             if run is not None and comm.rank == 0:
                 found.setdefault(family, []).append(run)
                 what = " ".join(filter(None, (family.mode.described(), family.codec)))
                 say(f"{what}: {_speed(run):,.0f} samples/s")
-        if ROUNDS in families and (its := run_on(comm, range(ranks[ROUNDS]), self._recorded)):
+        if ROUNDS in families and (its := run_on(comm, range(comm.size), self._recorded)):
             known = replace(known, apply=its.apply, details=its.details)
         return replace(known, runs=tuple(_as_one(*it) for it in found.items()))
 
     def _measure(self, family: Family, turn: int, comm: MPI.Comm) -> Run | None:
         """Run a family on its ranks; in the first turn also to see how many steps are enough."""
-        every = family.mode.local_steps
-        few = every * max(3, -(-family.steps // every))
+        few, every = family.steps, family.mode.local_steps
         count = self._steps.setdefault(family, few)
         if turn == _RUNS and count == few:
             return None  # the first run was long enough to count

@@ -124,8 +124,7 @@ def _reduce(
     # What was measured under its own name is what ``auto`` chose.
     usual = next((it.algorithm for it in known.runs if it.algorithm and not it.codec), AUTO)
     name = usual if config.allreduce in (None, AUTO) else config.allreduce
-    nbytes = ITEMSIZE * known.workload.n
-    costs = known.site.costs
+    nbytes, costs = ITEMSIZE * known.workload.n, known.site.costs
     found = costs.measured_seconds(name, counts, nbytes)
     if found is None:
         found = predict(NODE, counts, nbytes, ITEMSIZE, costs)  # None on several hosts

@@ -29,14 +29,13 @@ def fitted(known: Known, config: TrainConfig) -> Known:
         config: of the user, of which mode and servers do not matter.
     """
     runs = {(it.family, it.codec): it for it in known.runs}
-    known, site = known.without_factors(), known.site
+    known = known.without_factors()
     for family in FAMILIES:
         run = runs.get((family.name, family.codec))
         if run is None:
             continue
         if family == ALONE:
-            other = runs.get((MEANS.name, None), run)
-            found = {"local_s": _local(known, run, other) / site.crowding(site.of(run.workers))}
+            found = {"local_s": _local(known, run, runs.get((MEANS.name, None), run))}
         else:
             found = _factors(known, family, run, config)
         known = replace(known, details=known.details | found)
@@ -44,15 +43,15 @@ def fitted(known: Known, config: TrainConfig) -> Known:
 
 
 def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
-    """Return the seconds of a local step without the averages of a run, c.
+    """Return the seconds of a local step on a core of its own, without the averages of a run.
 
     A step takes c + a/H; two runs with other H tell both.
     """
-    each = known.workload.batch_size * run.workers
+    each, site = known.workload.batch_size * run.workers, known.site
     seldom, often = each / run.samples_per_s, each / other.samples_per_s
     many, few = ALONE.mode.local_steps, MEANS.mode.local_steps
     found = (many * seldom - few * often) / (many - few)
-    return found if 0 < found < seldom else seldom
+    return (found if 0 < found < seldom else seldom) / site.crowding(site.of(run.workers))
 
 
 def _factors(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> dict[str, float]:

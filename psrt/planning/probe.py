@@ -23,7 +23,7 @@ from psrt.bench.fit import Readings, fit_machine
 from psrt.bench.probes import exchange_times, medians
 from psrt.bench.race import Layout
 from psrt.bench.ranks import run_on, wait
-from psrt.collective.analysis.choose import predict
+from psrt.collective.analysis.choose import predicted
 from psrt.collective.analysis.machine import DEFAULT_COSTS, Measured
 from psrt.collective.costs import LinkCosts
 from psrt.collective.registry import ALL_REDUCES, AUTO
@@ -124,11 +124,9 @@ def _site(comm: MPI.Comm) -> Site:
     return Site(hosts, machines, cores, replace(DEFAULT_COSTS, cores=max(cores)))
 
 
-def _of_all(comm: MPI.Comm, mine: Sequence[Any]) -> list[Any]:
-    """Return what each rank has, as JSON reads it, on every rank; collective."""
-    texts = ",".join(gather_texts(comm, json.dumps(mine)))
-    found: list[Any] = json.loads(bcast_text(comm, f"[{texts}]"))
-    return found
+def _of_all(comm: MPI.Comm, mine: Sequence[Any]) -> Any:
+    """Return a list of what each rank has, on every rank; collective."""
+    return json.loads(bcast_text(comm, f"[{','.join(gather_texts(comm, json.dumps(mine)))}]"))
 
 
 def _workload(comm: MPI.Comm, problem: Problem, site: Site) -> tuple[Workload, str]:
@@ -152,11 +150,10 @@ def _workload(comm: MPI.Comm, problem: Problem, site: Site) -> tuple[Workload, s
             times, core = _gradients(problem, theta, batches)
     wait(comm.Ibarrier())
     sizes, cores, lists = zip(*_of_all(comm, (samples, core, times)), strict=True)
-    least, n = min(cores), theta.size
+    gradient_s, least, n = tuple(map(tuple, lists)), min(cores), theta.size
     doubt = f"rank {cores.index(least)} had {least:.0%} of a core" if least < _CORE else ""
     parts, matrices = gradient_spans(problem, n), matrices_of(problem, n)
     is_chain = all(callable(getattr(problem, it, None)) for it in ("layers", "loss"))
-    gradient_s = tuple(map(tuple, lists))
     work = Workload(n, max(sizes), gradient_s, parts=parts, matrices=matrices, is_chain=is_chain)
     return work, doubt
 
@@ -186,17 +183,11 @@ def _all_reduces(comm: MPI.Comm, *, n: int) -> tuple[Measured, ...]:
     """Time all-reduces of n elements; collective."""
     with Communicator(comm) as communicator:
         nbytes, hosts, buffer = ITEMSIZE * n, communicator.hosts, communicator.empty(n)
-        times = {
-            name: seconds
-            for name in ALL_REDUCES
-            if name != AUTO
-            and (seconds := predict(name, hosts, nbytes, ITEMSIZE, DEFAULT_COSTS)) is not None
-        }
+        names = [it for it in ALL_REDUCES if it != AUTO]
+        times = predicted(names, hosts, nbytes, ITEMSIZE, DEFAULT_COSTS)
         names = [communicator.choice(nbytes).algorithm, *sorted(times, key=times.__getitem__)]
-        calls = {
-            name: partial(communicator.all_reduce, buffer, "sum", name)
-            for name in [*dict.fromkeys(names)][:_SUMS]
-        }
+        tried = [*dict.fromkeys(names)][:_SUMS]
+        calls = {it: partial(communicator.all_reduce, buffer, "sum", it) for it in tried}
         found = medians(comm, calls, _TURNS)
         return tuple((name, hosts, nbytes, seconds) for name, seconds in found.items())
 

@@ -37,8 +37,6 @@ GRIDS: Final[Mapping[str, Callable[[int], Sequence[Any]]]] = {
     "topology": lambda workers: TOPOLOGIES.own[:3],
     "variant": lambda workers: (PLAIN, PAIRS),
 }
-
-
 #: Splits of a model that are tried where its parameters are summed.
 _SPLITS: Final = ("pipeline:2", "pipeline:4", "tensor:2")
 
@@ -116,14 +114,12 @@ def candidates(base: TrainConfig, fixed: Mapping[str, Any], places: Places) -> l
         for mode in modes:
             fits = mode.may_have_servers if servers else not mode.needs_servers
             is_simple = mode.single == (workers == 1 and not servers)
-            # What is asked for, and nothing else, is refused with the reason.
-            if not (fits or (len(tried) == 1 and not base.parallel)) or not (
-                is_simple or base.mode
-            ):
+            is_asked = base.mode and len(tried) == 1  # then a refusal says why
+            if not is_asked and not (fits and (is_simple or base.mode)):
                 continue
             own = servers if servers or mode.may_have_servers else None
-            splits = [{"parallel": it} for it in _SPLITS if mode == MODES["allreduce"]]
-            splits = splits if places.is_mlp and not base.parallel else []
+            is_tried = places.is_mlp and mode.sums_gradients and mode == MODES[mode.name]
+            splits = [{"parallel": it} for it in _SPLITS if is_tried and not base.parallel]
             for more in [*_varied(base, fixed, mode, known, servers), *splits]:
                 try:
                     config = replace(base, mode=mode, servers=own, **more)

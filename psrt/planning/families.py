@@ -23,12 +23,14 @@ class Family(NamedTuple):
     reply: str | None = None
     #: The fewest steps that show its pace.
     steps: int = 16
+    #: How the model is split, if it is that of ``psrt train``.
+    parallel: str | None = None
 
     def job(self, config: TrainConfig, **knobs: Any) -> TrainConfig:
         """Return the config of its job, with the model of another one, and these knobs."""
         return replace(
             config, mode=self.mode, servers=self.servers, codec=self.codec, codec_reply=self.reply,
-            **knobs,
+            parallel=self.parallel, **knobs,
         )  # fmt: skip
 
     def is_possible(self, workers: int) -> bool:
@@ -53,6 +55,8 @@ ROUNDS = Family("rounds", Sync(), 1)
 #: Gossip with one neighbour at a time, in which a late message delays others, and so on: it takes
 #: some rounds until that has spread.
 PEERS = Family("one peer", Gossip(topology="one-peer-exponential"), 0, steps=48)
+#: Split models: products of few rows or columns, and many messages.
+STAGES, SLICES = "stages", "slices"
 #: In the order in which they are tried on ranks.
 FAMILIES = (
     ALONE,
@@ -65,6 +69,8 @@ FAMILIES = (
     Family("neighbours", Gossip(), 0),
     PEERS,
     Family("pairs", Gossip(variant=PAIRS), 0),
+    Family(STAGES, AllReduce(), 0, parallel="pipeline:2"),
+    Family(SLICES, AllReduce(), 0, parallel="tensor:2"),
     *(Family("sums", AllReduce(), 0, *it) for it in CODECS),
     *(Family("rounds", Sync(), 1, *it) for it in CODECS),
     *(Family("stale", Async(), 1, *it) for it in CODECS),
@@ -86,6 +92,8 @@ def family_of(config: TrainConfig) -> str:
     mode = config.scheme
     if mode.single:
         return ""
+    if config.parallel:
+        return SLICES if config.axes.tensor > 1 else STAGES
     if mode.mixes:
         if mode.asynchronous:
             return "pairs"

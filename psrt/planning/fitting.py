@@ -57,7 +57,7 @@ def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
 def _factors(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> dict[str, float]:
     """Return the factors with which a run is as fast when it is simulated, with its choices."""
     asked = family.job(
-        config, steps=1, epochs=None, allreduce=run.algorithm,
+        config, steps=1, epochs=None, allreduce=None if family.parallel else run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
     resolved = resolve(asked, ranks=run.workers + family.servers)
@@ -69,7 +69,9 @@ def _factors(known: Known, family: Family, run: ShortRun, config: TrainConfig) -
         return math.log(simulated_speed(there, job, _PERIODS) / run.samples_per_s)
 
     low, high = _LEAST, _MOST
-    if off(low) <= 0:
+    if family.parallel:  # products, in which gradients are computed, are what is off
+        low = high = 1.0
+    elif off(low) <= 0:
         high = low
     elif off(high) >= 0:
         low = high

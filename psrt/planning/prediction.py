@@ -8,15 +8,13 @@ their mean may be; and how much longer a second simulation must be, if they vary
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from psrt.collective import ALGORITHMS
-from psrt.collective.analysis.choose import choose
-from psrt.collective.registry import AUTO
+from psrt.collective.registry import AUTO, by_hosts
 from psrt.config import TrainConfig
 from psrt.config.dealing import IID
 from psrt.config.names import BUCKET_BYTES
@@ -35,6 +33,8 @@ from psrt.simulation import SimulationCosts
 from psrt.transport import RoleMap
 from psrt.transport.port import Port
 
+#: Of all that is drawn: the same is known, the same is planned.
+_SEED = 0
 #: What a prediction may cost, in events of the scheduler; 100,000 take about a second.
 _MOST_COST = 400_000
 #: What a step of a worker costs beside the events of its messages; and those of a message.
@@ -51,10 +51,10 @@ _T = 2.36
 class PlannedLauncher(VirtualLauncher):
     """A simulated job with the costs that planning knows, on the hosts that it knows."""
 
-    def __init__(self, candidate: Candidate, seed: int = 0) -> None:
+    def __init__(self, candidate: Candidate) -> None:
         work, is_cut = candidate.known.workload, candidate.config.parallel is not None
         super().__init__(
-            candidate.workers, seed=seed, costs=self._costs, numerics=False,
+            candidate.workers, seed=_SEED, costs=self._costs, numerics=False,
             parameters=None if is_cut else work.n, parts=work.parts, matrices=work.matrices,
         )  # fmt: skip
         self._candidate = candidate
@@ -103,44 +103,37 @@ def cost_of(it: Candidate) -> int:
     """Return about what the shortest simulation of a candidate costs, see ``_MOST_COST``."""
     config, mode, work = it.config, it.config.scheme, it.known.workload
     each = config.shards_per_server if isinstance(config.shards_per_server, int) else 1
-    messages, nbytes = max(4, 2 * it.servers * each), ITEMSIZE * work.n
-    # Of each micro-batch: its passes, and messages to neighbours.
-    passes = 4 * (config.micro_batches or 4 * config.axes.pipeline) if config.parallel else 0
-    if mode.sums and not it.servers:
-        name, counts = config.allreduce or AUTO, [*Counter(it.known.site.hosts).values()]
-        if name == AUTO and (mode.shard or config.codec):  # by owners of chunks
-            name = "ring" if mode.shard else "all-pairs"
-        elif name == AUTO:
-            name = choose(counts, nbytes, ITEMSIZE, it.known.site.costs).algorithm
-        if name in ALGORITHMS and len(counts) > 1:
-            buckets = min(len(work.parts), -(-nbytes // (mode.bucket_bytes or BUCKET_BYTES)))
-            buckets = max(1, buckets) if mode.sums_gradients else 1
-            messages += buckets * len([*ALGORITHMS[name](0, it.copies, 1 << 20)])
-    step = _STEP + _MESSAGE * passes
+    messages, step, name = max(4, 2 * it.servers * each), _STEP, config.allreduce or AUTO
+    if config.parallel:  # of each micro-batch: its passes, and messages to neighbours
+        step += _MESSAGE * 4 * (config.micro_batches or 4 * config.axes.pipeline)
+    if mode.sums and not it.servers and it.known.site.is_several and not by_hosts(name):
+        hops = 2 * it.copies  # where each owns a chunk
+        if name in ALGORITHMS:
+            hops = len([*ALGORITHMS[name](0, it.copies, 1 << 20)])
+        buckets = -(-ITEMSIZE * work.n // (mode.bucket_bytes or BUCKET_BYTES))
+        messages += hops * max(1, min(len(work.parts), buckets) * mode.sums_gradients)
     return _LEAST * it.workers * (mode.local_steps * step + _MESSAGE * messages)
 
 
-def predict_job(candidate: Candidate, most: int, seed: int = 0) -> tuple[Prediction, float | None]:
+def predict_job(candidate: Candidate, most: int) -> tuple[Prediction, float | None]:
     """Predict a candidate; also return the bytes of a worker's vectors, if they are counted.
 
     Args:
         candidate: a config.
         most: what it may cost, unless its shortest simulation costs more.
-        seed: of what is drawn.
 
     Raises:
         ConfigError: if such a job is impossible.
     """
     most = min(most, _MOST_COST)
     periods = int(np.clip(_LEAST * most // (2 * cost_of(candidate)), _LEAST, _FIRST))
-    found = _Steady(candidate, periods, seed)
+    found = _Steady(candidate, periods)
     more = min((found.half_width / _NARROW) ** 2, (most - found.cost) / found.cost, _MOST / periods)
     if more > 1:
-        found = _Steady(candidate, math.ceil(more * periods), seed)
+        found = _Steady(candidate, math.ceil(more * periods))
     memory = found.summary.memory
-    return _prediction(
-        candidate, found
-    ), None if memory is None else memory.total - memory.activations
+    nbytes = None if memory is None else memory.total - memory.activations
+    return _prediction(candidate, found), nbytes
 
 
 def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
@@ -151,17 +144,17 @@ def simulated_speed(known: Known, candidate: Candidate, periods: int) -> float:
 class _Steady:
     """What a simulation says about its steady state."""
 
-    def __init__(self, candidate: Candidate, periods: int, seed: int = 0) -> None:
+    def __init__(self, candidate: Candidate, periods: int) -> None:
         config, mode = candidate.config, candidate.config.scheme
         if mode.post_local_epoch:
             mode = replace(mode, post_local_epoch=0)  # type: ignore[call-arg]
         self.steps = periods * mode.local_steps
         config = replace(
-            config, mode=mode, epochs=None, steps=self.steps, seed=seed, partition=IID,
+            config, mode=mode, epochs=None, steps=self.steps, seed=_SEED, partition=IID,
             last_events=0, inject=steady(config.inject),
             allreduce=config.allreduce if sum_of_hosts(candidate) is None else AUTO,
         )  # fmt: skip
-        launcher = PlannedLauncher(candidate, seed)
+        launcher = PlannedLauncher(candidate)
         run = run_job(launcher, config)
         assert run is not None, "the only process has the result"
         world, its = launcher.world, candidate.known.workload.gradient_s

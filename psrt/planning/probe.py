@@ -41,7 +41,7 @@ from psrt.mpi.hosts import split_hosts
 from psrt.planning.families import FAMILIES, ROUNDS, Family
 from psrt.planning.known import Known, ShortRun, Site, Workload
 from psrt.planning.like import known_of
-from psrt.runtime.problem import Problem, gradient_spans, matrices_of
+from psrt.runtime.problem import Problem, Supervised, gradient_spans, matrices_of
 from psrt.runtime.problem_rules import sample_counter
 
 if TYPE_CHECKING:
@@ -206,6 +206,8 @@ class _Runs:
     def __init__(self, comm: MPI.Comm, config: TrainConfig, problem: Problem) -> None:
         kept = {name: getattr(config, name) for name in _KEPT}
         self._comm, self._problem, self._config = comm, problem, TrainConfig(**kept)
+        #: Whether plans split the model: it is that of ``psrt train``, with two layers or more.
+        self._is_deep = isinstance(problem, Supervised) and bool(config.hidden)
         #: By family, steps of a run that is long enough.
         self._steps: dict[Family, int] = {}
 
@@ -213,19 +215,22 @@ class _Runs:
         """Make all runs; return what is known then, at rank 0."""
         comm, found = self._comm, dict[Family, list[Run]]()
         several = known.site.is_several  # on one host a codec is not in effect
-        workers_of = {it: workers or comm.size - it.servers for it in FAMILIES}
-        families = [
-            it for it, n in workers_of.items() if it.is_possible(n) and (several or not it.codec)
-        ]
+        workers_of = {
+            it: workers or comm.size - it.servers
+            for it in FAMILIES
+            if (several or not it.codec) and (self._is_deep or not it.parallel)
+        }
+        families = [it for it, count in workers_of.items() if it.is_possible(count)]
         for turn, family in product(range(1 + _RUNS), families):
             ranks = range(workers_of[family] + family.servers)
             run = run_on(comm, ranks, partial(self._measure, family, turn))
             if run is not None and comm.rank == 0:
                 found.setdefault(family, []).append(run)
-                what = " ".join(filter(None, (family.mode.described(), family.codec)))
+                its = family.codec or family.parallel
+                what = " ".join(filter(None, (family.mode.described(), its)))
                 say(f"{what}: {_speed(run):,.0f} samples/s")
-        if ROUNDS in families and (its := run_on(comm, range(comm.size), self._recorded)):
-            known = replace(known, apply=its.apply, details=its.details)
+        if ROUNDS in families and (served := run_on(comm, range(comm.size), self._recorded)):
+            known = replace(known, apply=served.apply, details=served.details)
         return replace(known, runs=tuple(_as_one(*it) for it in found.items()))
 
     def _measure(self, family: Family, turn: int, comm: MPI.Comm) -> Run | None:

@@ -124,7 +124,8 @@ BY_RIGHT: dict[str, dict[str, str]] = {
         "plain": "an array, not of a window",
     },
     "planning/families.py": dict.fromkeys(
-        ("int8", "float16", "top-k"), "one of each kind that a short run stands for"
+        ("int8", "float16", "top-k", "one-peer-exponential"),
+        "one of each kind that a short run stands for",
     ),
     "bench/codec.py": dict.fromkeys(
         ("threshold", "qsgd", "ternary", "ternary-base3", "sign", "top-k", "random-k"),

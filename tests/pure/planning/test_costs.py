@@ -77,21 +77,24 @@ def test_a_codec_is_in_effect_only_between_hosts():
 
 @pytest.mark.parametrize("slower", [0.8, 0.5])
 def test_short_runs_are_predicted_once_their_factors_are_fitted(slower):
-    before = known([0, 1, 2], cores=[2, 2, 2])
+    before = known([0, 1, 2, 3], cores=[2, 2, 2, 2])
     config = TrainConfig(batch_size=BATCH)
     runs = []
     for it in FAMILIES:
-        if it.name == "alone" or it.codec or not it.is_possible(3 - it.servers):
+        if it.name == "alone" or it.codec or not it.is_possible(4 - it.servers):
             continue
-        workers, shards = 3 - it.servers, 4 if it.servers else None
-        usual = speed(before, workers, mode=it.mode, servers=it.servers, shards_per_server=shards)
+        workers, shards = 4 - it.servers, 4 if it.servers else None
+        usual = speed(
+            before, workers, mode=it.mode, servers=it.servers, parallel=it.parallel,
+            shards_per_server=shards,
+        )  # fmt: skip
         runs.append(ShortRun(it.name, slower * usual, workers, shards_per_server=shards))
     after = fitted(replace(before, runs=tuple(runs)), config)
     families = {it.name: it for it in reversed(FAMILIES)}
     for run in runs:
         it = families[run.family]
         found = speed(
-            after, run.workers, mode=it.mode, servers=it.servers,
+            after, run.workers, mode=it.mode, servers=it.servers, parallel=it.parallel,
             shards_per_server=run.shards_per_server,
         )  # fmt: skip
         assert found == pytest.approx(run.samples_per_s, rel=0.03), it.name
@@ -110,6 +113,8 @@ def test_every_mode_has_a_family_that_is_run():
         family = family_of(resolve(TrainConfig(mode=mode), ranks=4))
         assert family in names
         assert CODED.get(family, family) in names
+    for split, family in ("pipeline:2", "stages"), ("pipeline:2,tensor:2", "slices"):
+        assert family_of(resolve(TrainConfig(parallel=split), ranks=4)) == family
 
 
 def test_what_is_known_survives_its_file():

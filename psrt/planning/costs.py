@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from psrt.codec.times import CodecTimes, Line
-from psrt.collective.registry import by_hosts
+from psrt.collective.analysis.choose import predict
+from psrt.collective.registry import NODE, by_hosts
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO
 from psrt.core.arrays import ITEMSIZE
@@ -51,22 +52,21 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
     work, site, details = known.workload, known.site, known.details
     family = family_of(config)
     slow, rest = (_factor(details, it, family, config) for it in ("slow", "rest"))
-    hosts = site.of(role_map.size)
-    rate = known.apply_rate(config)
-    own = rate
+    hosts, wire = site.of(role_map.size), site.costs.between
+    rate = own = known.apply_rate(config)
     if "local_s" in details:  # a local step is a gradient and its update
         own = ITEMSIZE * work.n / max(1e-9, details["local_s"] - work.mean_s)
+    counts, sums = Counter(hosts).values(), config.allreduce or AUTO
+    several = len(counts) > 1
     if config.scheme.sums_gradients and config.scheme.shard is None and config.codec is None:
-        own *= _updaters(config, hosts)
+        # Ranks of a host that sum in its memory share an update.
+        own *= min(counts) if by_hosts(sums) or (sums == AUTO and not several) else 1
     replies, shards = [0] * role_map.size, max(1, len(role_map.servers))
     lists = [np.asarray(its) for its in work.gradient_s]
-    several = len(set(hosts)) > 1
     # Sharing a link costs time in proportion to the ranks that use it; of many ranks, each has its
     # part of it where all send at a time.
     own_links = several and role_map.size > _MOST_SHARED
-    crowd = max(Counter(hosts).values()) if own_links and not role_map.servers else 1
-    machines = [site.machines[host] for host in hosts]
-    wire = site.costs.between
+    crowd = max(counts) if own_links and not role_map.servers else 1
 
     def compute(rank: int, rng: np.random.Generator) -> float:
         its = lists[rank % len(lists)]
@@ -87,7 +87,7 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         latency=lambda rng: rest * wire.alpha if several else 0.0,
         bandwidth=1 / (rest * crowd * wire.beta) if several else _NO_WIRE,
         hosts=None if own_links else hosts,
-        cores=[(machine, site.cores[machine]) for machine in machines],
+        cores=[(it, site.cores[it]) for it in (site.machines[host] for host in hosts)],
         receive=receive if role_map.peers or (role_map.servers and not several) else None,
         apply=lambda shard, nbytes, rng: rest * nbytes / rate,
         worker_apply=own / slow,
@@ -95,13 +95,6 @@ def costs_for(known: Known, config: TrainConfig, role_map: RoleMap) -> Simulatio
         codec_speed=details.get(f"rest {family}", 1.0) / rest if config.codec else 1.0,
         reduce=_reduce(known, config, [hosts[rank] for rank in role_map.workers], rest),
     )
-
-
-def _updaters(config: TrainConfig, hosts: Sequence[int]) -> int:
-    """Return how many ranks share an update: those of a host that sum in its memory."""
-    name = config.allreduce or AUTO
-    together = by_hosts(name) or (name == AUTO and len(set(hosts)) == 1)
-    return min(Counter(hosts).values()) if together else 1
 
 
 def _in_a_job(times: CodecTimes) -> CodecTimes:
@@ -131,11 +124,10 @@ def _reduce(
     # What was measured under its own name is what ``auto`` chose.
     usual = next((it.algorithm for it in known.runs if it.algorithm and not it.codec), AUTO)
     name = usual if config.allreduce in (None, AUTO) else config.allreduce
-    nbytes = ITEMSIZE * known.workload.n
-    costs = known.site.costs
+    nbytes, costs = ITEMSIZE * known.workload.n, known.site.costs
     found = costs.measured_seconds(name, counts, nbytes)
-    if found is None and len(counts) == 1:
-        found = costs.node.seconds(counts[0], nbytes, costs.cores)
+    if found is None:
+        found = predict(NODE, counts, nbytes, ITEMSIZE, costs)  # None on several hosts
     if found is None:
         return None
     # What a step takes beside its sum is the same for all algorithms, and not a factor on each.

@@ -29,52 +29,44 @@ def fitted(known: Known, config: TrainConfig) -> Known:
         config: of the user, of which mode and servers do not matter.
     """
     runs = {(it.family, it.codec): it for it in known.runs}
-    known, site = known.without_factors(), known.site
+    known = known.without_factors()
     for family in FAMILIES:
-        if (run := runs.get((family.name, family.codec))) is None:
+        run = runs.get((family.name, family.codec))
+        if run is None:
             continue
-        if family.name == ALONE:
-            other = runs.get((MEANS, None), run)
-            found = {"local_s": _local(known, run, other) / site.crowding(site.of(run.workers))}
+        if family == ALONE:
+            found = {"local_s": _local(known, run, runs.get((MEANS.name, None), run))}
         else:
-            found = _factors(known, _job(known, family, run, config), family, run.samples_per_s)
-        known = replace(known, details={**known.details, **found})
+            found = _factors(known, family, run, config)
+        known = replace(known, details=known.details | found)
     return known
 
 
 def _local(known: Known, run: ShortRun, other: ShortRun) -> float:
-    """Return the seconds of a local step without the averages of a run, c.
+    """Return the seconds of a local step on a core of its own, without the averages of a run.
 
     A step takes c + a/H; two runs with other H tell both.
     """
-    each = known.workload.batch_size * run.workers
+    each, site = known.workload.batch_size * run.workers, known.site
     seldom, often = each / run.samples_per_s, each / other.samples_per_s
-    many, few = (
-        next(it.mode.local_steps for it in FAMILIES if it.name == name) for name in (ALONE, MEANS)
-    )
+    many, few = ALONE.mode.local_steps, MEANS.mode.local_steps
     found = (many * seldom - few * often) / (many - few)
-    return found if 0 < found < seldom else seldom
+    return (found if 0 < found < seldom else seldom) / site.crowding(site.of(run.workers))
 
 
-def _job(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> Candidate:
-    """Return the job of a short run, with what psrt chose in it."""
-    asked = replace(
-        config, mode=family.mode, servers=family.servers, steps=1, epochs=None, codec=family.codec,
-        codec_reply=family.reply, parallel=family.parallel,
-        allreduce=None if family.parallel else run.algorithm,
+def _factors(known: Known, family: Family, run: ShortRun, config: TrainConfig) -> dict[str, float]:
+    """Return the factors with which a run is as fast when it is simulated, with its choices."""
+    asked = family.job(
+        config, steps=1, epochs=None, allreduce=None if family.parallel else run.algorithm,
         shards_per_server=run.shards_per_server, machine_costs=None,
     )  # fmt: skip
     resolved = resolve(asked, ranks=run.workers + family.servers)
-    return Candidate(resolved, family.servers, run.workers, known)
-
-
-def _factors(known: Known, job: Candidate, family: Family, speed: float) -> dict[str, float]:
-    """Return the factors with which a simulated job is as fast as the real one."""
+    job = Candidate(resolved, family.servers, run.workers, known)
     name = f"{family.name} {family.codec or ''}".strip()
 
     def off(factor: float) -> float:
-        there = replace(known, details={**known.details, f"rest {name}": factor})
-        return math.log(simulated_speed(there, job, _PERIODS) / speed)
+        there = replace(known, details=known.details | {f"rest {name}": factor})
+        return math.log(simulated_speed(there, job, _PERIODS) / run.samples_per_s)
 
     low, high = _LEAST, _MOST
     if family.parallel:  # products, in which gradients are computed, are what is off

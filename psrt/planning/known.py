@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from psrt.codec import Matrix
@@ -14,8 +15,6 @@ from psrt.config import TrainConfig
 from psrt.core.errors import ConfigError
 from psrt.core.partition import Span
 
-#: The first words of details that were fitted.
-FACTORS = ("rest", "slow")
 #: The source of times that are nobody's measurement.
 GIVEN = "given"
 #: A server's or a worker's passes over gradients, in bytes per second: about one core.
@@ -46,8 +45,7 @@ class Workload:
     @property
     def mean_s(self) -> float:
         """The mean seconds of a gradient, over all ranks."""
-        means = [sum(its) / len(its) for its in self.gradient_s]
-        return sum(means) / len(means)
+        return fmean(map(fmean, self.gradient_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +123,8 @@ class Known:
 
     def without_factors(self) -> Known:
         """Return what is known before it was fitted to runs on its own ranks."""
-        kept = {name: it for name, it in self.details.items() if name.split()[0] not in FACTORS}
+        # The names of factors are those that have a family in them.
+        kept = {name: it for name, it in self.details.items() if " " not in name}
         return replace(self, details=kept)
 
     def to_json(self) -> str:
@@ -143,18 +142,12 @@ class Known:
             found: dict[str, Any] = json.loads(text)
             found = found.get("known", found)
             work, site = found["workload"], found["site"]
-            found["workload"] = Workload(
-                **{
-                    **work,
-                    "gradient_s": tuple(tuple(its) for its in work["gradient_s"]),
-                    "parts": tuple(Span(*it) for it in work["parts"]),
-                    "matrices": tuple(Matrix(*it) for it in work["matrices"]),
-                }
-            )
-            costs = MachineCosts.from_json(json.dumps(site["costs"]))
-            tuples = {name: tuple(site[name]) for name in ("hosts", "machines", "cores")}
-            found["site"] = Site(**tuples, costs=costs)
-            found["runs"] = tuple(ShortRun(**it) for it in found["runs"])
-            return cls(**found)
+            work["gradient_s"] = tuple(map(tuple, work["gradient_s"]))
+            work["parts"] = tuple(Span(*it) for it in work["parts"])
+            work["matrices"] = tuple(Matrix(*it) for it in work["matrices"])
+            costs = MachineCosts.from_json(json.dumps(site.pop("costs")))
+            site = Site(**{name: tuple(its) for name, its in site.items()}, costs=costs)
+            runs = tuple(ShortRun(**it) for it in found["runs"])
+            return cls(**found | {"workload": Workload(**work), "site": site, "runs": runs})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ConfigError("--known: not what planning has measured") from None

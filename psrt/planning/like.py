@@ -13,7 +13,7 @@ from psrt.collective.costs import LinkCosts
 from psrt.core.arrays import ITEMSIZE
 from psrt.history import History
 from psrt.planning.known import Known, Site, Workload
-from psrt.simulation.calibration import Calibration, calibrate
+from psrt.simulation.calibration import calibrate
 from psrt.simulation.calibration.times import mean
 
 
@@ -46,28 +46,18 @@ def known_of(run: str, history: History, **workload: Any) -> Known:
         between = LinkCosts(wire.latency, 1 / wire.bandwidth, costs.between.gamma)
         costs = replace(costs, between=between)
     optimizer = str(header.knob("optimizer", "")).partition(":")[0]
-    return Known(
-        work,
-        Site(hosts, tuple(range(len(cores))), cores, costs),
-        apply=apply_of(optimizer, times),
-        source=f"like {run}",
-        details=messages_of(times) if wire is None else {},
-    )
-
-
-def apply_of(optimizer: str, times: Calibration) -> dict[str, float]:
-    """Return the bytes of gradient per second that a server applied, if there was any."""
     updates = [(it.size * k, float(s.mean())) for it in times.shards for k, s in it.update.items()]
-    seconds = sum(took for _, took in updates)
-    nbytes = ITEMSIZE * sum(size for size, _ in updates)
-    return {optimizer: nbytes / seconds} if seconds else {}
-
-
-def messages_of(times: Calibration) -> dict[str, float]:
-    """Return the seconds that messages in shared memory took, where there were servers."""
-    found = {
+    nbytes, seconds = ITEMSIZE * sum(n for n, _ in updates), sum(s for _, s in updates)
+    messages = {
         "wake_up": mean(*(it.wake_up for it in times.shards)),
         "turnaround": mean(*(it.turnaround for it in times.shards)),
         "reply": mean(times.reply),
     }
-    return {name: seconds for name, seconds in found.items() if seconds == seconds}
+    return Known(
+        work,
+        Site(hosts, tuple(range(len(cores))), cores, costs),
+        apply={optimizer: nbytes / seconds} if seconds else {},
+        source=f"like {run}",
+        # Only in shared memory; nan where there were none.
+        details={name: it for name, it in messages.items() if wire is None and it == it},
+    )

@@ -110,10 +110,10 @@ def choose(
         library = dtype_ok_for_library and not shared_memory
         return choose_among(names, hosts, nbytes, itemsize, costs, library=library)
     what = f"predicted {_what(hosts, nbytes)}"
-    messages = _predicted(ALGORITHMS.own, hosts, nbytes, itemsize, costs)
+    messages = predicted(ALGORITHMS.own, hosts, nbytes, itemsize, costs)
     best_of_messages = fastest(messages)
     others = [NODE, LIBRARY] if dtype_ok_for_library else [NODE]
-    times = messages | _predicted(others, hosts, nbytes, itemsize, costs)
+    times = messages | predicted(others, hosts, nbytes, itemsize, costs)
     if times[NODE] > _CLEARLY * times.get(LIBRARY, math.inf):
         return _choice(LIBRARY, [NODE, best_of_messages], times, what)
     others = [best_of_messages, *({LIBRARY} & times.keys())]
@@ -142,10 +142,10 @@ def choose_among(
     found = {name: costs.measured_seconds(name, hosts, nbytes) for name in names}
     times = {name: time for name, time in found.items() if time is not None}
     what = f"{'measured' if times else 'predicted'} {_what(hosts, nbytes)}"
-    times = times or _predicted(names, hosts, nbytes, itemsize, costs)
+    times = times or predicted(names, hosts, nbytes, itemsize, costs)
     best = fastest(times, _ALIKE if any(found.values()) else 1.0)
     if library:
-        times |= _predicted([LIBRARY], hosts, nbytes, itemsize, costs)
+        times |= predicted([LIBRARY], hosts, nbytes, itemsize, costs)
         if times[best] > _ALIKE * times.get(LIBRARY, math.inf):
             best = LIBRARY
     return _choice(best, _runners_up(best, times)[:2], times, what)
@@ -155,7 +155,7 @@ def _what(hosts: Sequence[int], nbytes: int) -> str:
     return f"for {size_text(nbytes)} on {sum(hosts)} ranks of {plural(len(hosts), 'host')}"
 
 
-def _predicted(
+def predicted(
     names: Iterable[str],
     hosts: Sequence[int],
     nbytes: int,

@@ -112,7 +112,7 @@ def test_every_mode_has_a_family_that_is_run():
     for mode in ("sync", "async", "ssp", "softsync", "allreduce", "local-sgd", "easgd", "gossip"):
         family = family_of(resolve(TrainConfig(mode=mode), ranks=4))
         assert family in names
-        assert CODED[family] in names
+        assert CODED.get(family, family) in names
     for split, family in ("pipeline:2", "stages"), ("pipeline:2,tensor:2", "slices"):
         assert family_of(resolve(TrainConfig(parallel=split), ranks=4)) == family
 

@@ -241,10 +241,10 @@ def _known(given: Mapping[str, Any], values: dict[str, Any]) -> Known:
     else:
         found = _measured(given, values)
     if found.runs:
-        # As far as it matters to their speed.
-        own = {it: values[it] for it in ("optimizer", "batch_size") if it in values}
+        usual = TrainConfig()  # as far as it matters to their speed
         with PROGRESS.doing("fitting to short runs"):
-            found = fitted(found, TrainConfig(**own))
+            own = values.get("optimizer", usual.optimizer)
+            found = fitted(found, replace(usual, optimizer=own))
     if "link" in given:
         site = _site(given, values, found.site.costs)
         found = replace(found.without_factors(), site=site)

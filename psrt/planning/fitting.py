@@ -26,8 +26,9 @@ def fitted(known: Known, config: TrainConfig) -> Known:
 
     Args:
         known: with short runs; without any it is returned as it is.
-        config: of the user, of which mode and servers do not matter.
+        config: of the user, of which mode, servers and batches do not matter.
     """
+    config = replace(config, batch_size=known.workload.batch_size)
     runs = {(it.family, it.codec): it for it in known.runs}
     known = known.without_factors()
     for family in FAMILIES:

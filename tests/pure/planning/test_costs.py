@@ -78,7 +78,8 @@ def test_a_codec_is_in_effect_only_between_hosts():
 @pytest.mark.parametrize("slower", [0.8, 0.5])
 def test_short_runs_are_predicted_once_their_factors_are_fitted(slower):
     before = known([0, 1, 2, 3], cores=[2, 2, 2, 2])
-    config = TrainConfig(batch_size=BATCH)
+    config = TrainConfig()  # a script's, whose batches are others
+    assert config.batch_size != BATCH
     runs = []
     for it in FAMILIES:
         if it.name == "alone" or it.codec or not it.is_possible(4 - it.servers):

@@ -12,6 +12,7 @@ from psrt.config import ALLREDUCE_NAMES, TrainConfig, from_toml
 from psrt.config.knobs import knobs_of
 from psrt.config.modes import MODES, Mode
 from psrt.config.names import AUTO
+from psrt.config.tuning import tuned_like
 from psrt.core.errors import ConfigError
 from psrt.core.files import read_text
 from psrt.history import Header
@@ -38,14 +39,19 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
     for name in ("shards_per_server", "stages"):
         if changes.get(name) == AUTO:
             changes.pop(name)  # ``auto`` must choose as in the run
+    kept = dict[str, Any]()
+    if header.tuned and changes.get("tune"):  # keeps what the run found
+        kept["tune"], shards = changes.pop("tune"), header.knob("shards_per_server")
+        found = tuned_like(changes.get("mode"), len(header.server_ranks), header.mode, shards)
+        changes |= {name: found[name] for name in ("mode",) if name in changes.keys() & found}
     given = changes.get("mode")
     if given is not None:
         row: Mode = MODES.read(given) if isinstance(given, str) else given
         # As it was resolved for the ranks of the run.
         changes["mode"] = row.among(len(header.workers), len(header.server_ranks))
-    if found := knob_differences(changes, header.config):
-        raise refusal(run, found)
-    return TrainConfig(**{**_of_run(header), **changes, "replay": str(run)})
+    if wrong := knob_differences(changes, header.config):
+        raise refusal(run, wrong)
+    return TrainConfig(**{**_of_run(header), **changes, **kept, "replay": str(run)})
 
 
 def recorded_ranks(run: str | PathLike[str]) -> tuple[int, int]:

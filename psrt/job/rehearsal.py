@@ -13,9 +13,8 @@ import json
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from psrt.checkpoint import from_text, to_text
 from psrt.config.tuning import PERIOD, tuned_knob, with_tuned
 from psrt.core.errors import ConfigError
 from psrt.core.progress import PROGRESS
@@ -40,23 +39,20 @@ async def rehearsed(
     Args:
         launcher: of this process.
         setup: of the job, with the candidates in its plan.
-        run: runs all roles of such a job to their end; returns the seconds of a step of each
-            worker of this process.
+        run: runs all roles of such a job to their end, and gives problems their states back;
+            returns the seconds of a step of each worker of this process.
 
     Raises:
         ConfigError: on every rank, if this job cannot be rehearsed.
     """
-    problem: Any = setup.problem
     mode, values = setup.config.scheme, setup.plan.tries
     knob = tuned_knob(mode, setup.config.servers)
     with launcher.agree():
-        if isinstance(problem, OwnLoop):
+        if isinstance(setup.problem, OwnLoop):
             raise ConfigError(
                 "--tune is not possible in a loop of your own, which psrt cannot rehearse; give "
                 f"{dashed(knob)}"
             )
-    state = getattr(problem, "state", None)
-    before = to_text(state()) if callable(state) else None
     launcher.rehearses, took = True, dict.fromkeys(values, math.inf)
     with PROGRESS.doing("tuning"):
         # All twice, the shorter one counts: caches are cold at first, and others use the machine.
@@ -68,8 +64,6 @@ async def rehearsed(
             came = map(json.loads, launcher.tell_first(json.dumps(mine)))
             each = [seconds for its in came for seconds in its]
             took[value] = min(took[value], sum(each) / max(len(each), 1))
-            if before is not None:
-                problem.load_state(from_text(before))
     launcher.rehearses = False
     times = json.loads(launcher.share(json.dumps([*took.values()])))
     tuned: list[Tried] = [*zip(values, times, strict=True)]

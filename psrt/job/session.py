@@ -159,8 +159,14 @@ class _Session:
         workers = [it for it in roles.values() if isinstance(it, Worker)]
         for worker in workers:
             worker.evaluates = False
+        # Workers may have problems of their own, or share one.
+        problems: dict[int, Any] = {id(it.problem): it.problem for it in workers}
+        stateful = [it for it in problems.values() if callable(getattr(it, "state", None))]
+        states = [to_text(it.state()) for it in stateful]
         await launcher.run(roles, lambda: True)
         launcher.close()
+        for problem, state in zip(stateful, states, strict=True):
+            problem.load_state(from_text(state))
         return [it.seconds / it.clock for it in workers if it.clock]
 
     async def run(self) -> Run | None:

@@ -17,6 +17,7 @@ from psrt.history.check.findings import Findings
 from psrt.history.check.run import check_run
 from psrt.history.check.tuning import check_tuning
 from psrt.job.problems import supervised_problem
+from psrt.job.recorded import recorded_config
 from psrt.job.resuming import found_in, resumed_config
 from psrt.job.virtual import simulate
 from psrt.report.console import tuned_text
@@ -73,6 +74,9 @@ def test_it_chooses_what_a_check_confirms_and_a_replay_repeats(recorded, name, t
     told = json.loads((out / "summary.json").read_text())["tuned"]
     assert told == json.loads(json.dumps(asdict(tuned)))
     assert escape(tuned_text(told)) in page_of([str(out)])
+    # As on the command line, which takes the flags of the run again.
+    given = {it: JOBS[name][it] for it in ("mode", "steps")}
+    assert recorded_config(out, tune=True, **given).tune
     again = run(name, tmp_path / "again", seed=5, replay=str(out))
     assert again.summary.parameters_sha256 == made.summary.parameters_sha256
     assert again.summary.tuned == tuned
@@ -162,13 +166,22 @@ class Counting:
         self.taken = tree["taken"]
 
 
-def test_a_rehearsal_gives_a_problem_its_state_back():
+@each("own", [False, True])
+def test_a_rehearsal_gives_a_problem_its_state_back(own):
     config = TrainConfig(**JOBS["sync"], tune=True)
-    problem = supervised_problem(config, workers=2)
-    problem.__class__ = type("Counting", (Counting, type(problem)), {})
+    problem, *children = (supervised_problem(config, workers=2) for _ in range(3))
+    for it in (problem, *children):
+        it.__class__ = type("Counting", (Counting, type(it)), {})
+    if own:
+        problem.of_worker = children.__getitem__
     made = simulate(config, problem, workers=2)
     assert len(made.summary.tuned.tried) > 1
-    assert problem.taken == 2 * made.summary.steps
+    taken = [it.taken for it in (problem, *children)]
+    assert (
+        taken == [0, made.summary.steps, made.summary.steps]
+        if own
+        else [2 * made.summary.steps, 0, 0]
+    )
 
 
 FORGED = {

@@ -108,7 +108,9 @@ def _held(
         ranks: of the workers; at least one is alive.
         n: elements of what each holds.
     """
-    share, theirs = np.empty(1), np.empty(n, np.float32)
+    share = np.empty(1)
+    # Only where others have some: a simulation of more parameters than memory has none.
+    theirs = np.empty(0 if all(rank in roles for rank in ranks) else n, np.float32)
     for rank in ranks:
         if isinstance(role := roles.get(rank), Worker):
             if launcher.is_there(rank):

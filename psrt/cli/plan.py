@@ -141,6 +141,8 @@ def main(argv: Sequence[str]) -> int:
         from psrt.planning.table import plan_text
 
         question = _question(given)
+        if "try" in given and not (given["script"] or question.places.is_mlp):
+            raise ConfigError("--try has nothing to train: give a script, or flags of such a model")
         command = _command(question, given)
         plan = make_plan(question, command)
         say(plan_text(plan, given.get("top", 12)))
@@ -156,7 +158,7 @@ def main(argv: Sequence[str]) -> int:
         from psrt.planning.trying import try_best
 
         seconds = given.get("try_seconds", 120.0)
-        try_best(plan.rows[: given["try"]], command, seconds=seconds, say=say)
+        return try_best(plan.rows[: given["try"]], command, seconds=seconds, say=say)
     return 0
 
 
@@ -172,7 +174,7 @@ def _check(given: dict[str, Any]) -> None:
     """Read numbers and names; check what is given together, and that files can be written."""
     if started_ranks() > 1:
         raise ConfigError("psrt plan runs in one process: start it without mpirun")
-    said = {name: f"--{dashed(name)} {it}" for name, it in given.items()}
+    said = {name: f"--{dashed(name)}" + f" {it}" * (it is not True) for name, it in given.items()}
     for name in given.keys() & _APART - _TAKEN.keys():
         raise ConfigError(f"{said[name]} has no effect on a plan")
     for names in _ONE_OF:
@@ -183,8 +185,14 @@ def _check(given: dict[str, Any]) -> None:
             raise ConfigError(f"{said[name]} has no effect without --{dashed(other)}")
     if "parameters" in given and not given.keys() & {"workers", "ranks", "hosts"}:
         raise ConfigError("--parameters needs ranks: give --workers W, --ranks N or --hosts FILE")
-    if given["script"] and given["script"][0] != "-m" and not Path(given["script"][0]).is_file():
-        raise ConfigError(f"no script {given['script'][0]}")
+    script = given["script"]
+    if script and script[0] != "-m" and not Path(script[0]).is_file():
+        raise ConfigError(f"no script {script[0]}")
+    if script and "parallel" in given:
+        raise ConfigError(f"{said['parallel']}: psrt plan does not know the layers of a script")
+    for word in script[1:]:
+        if word.partition("=")[0] in {f"--{name}" for name, *_ in _FLAGS}:
+            say(f"note: {word} goes to {script[0]}; flags of psrt plan stand before it")
     if "html" in given:
         check_page_file(given["html"], "--html", overwrite=given.get("overwrite", False))
     for name in ("out", "json"):

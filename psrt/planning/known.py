@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -127,6 +129,20 @@ class Known:
         kept = {name: it for name, it in self.details.items() if " " not in name}
         return replace(self, details=kept)
 
+    def is_sound(self) -> bool:
+        """Whether its numbers are in their ranges, and its places are there."""
+        work, site = self.workload, self.site
+        above = [work.n, work.batch_size, *chain(*work.gradient_s), *site.cores]
+        above += [*self.apply.values(), *(it.samples_per_s for it in self.runs)]
+        places = ((site.hosts, site.machines), (site.machines, site.cores))
+        return (
+            all(0 < it < math.inf for it in above)
+            and all(0 <= it < math.inf for it in self.details.values())
+            and all(its and 0 <= min(its) <= max(its) < len(there) for its, there in places)
+            and bool(work.gradient_s)
+            and all(work.gradient_s)
+        )
+
     def to_json(self) -> str:
         """Return it as text that ``from_json`` reads back without loss."""
         return json.dumps(asdict(self), allow_nan=False) + "\n"
@@ -148,6 +164,9 @@ class Known:
             costs = MachineCosts.from_json(json.dumps(site.pop("costs")))
             site = Site(**{name: tuple(its) for name, its in site.items()}, costs=costs)
             runs = tuple(ShortRun(**it) for it in found["runs"])
-            return cls(**found | {"workload": Workload(**work), "site": site, "runs": runs})
+            known = cls(**found | {"workload": Workload(**work), "site": site, "runs": runs})
+            if known.is_sound():
+                return known
+            raise ValueError
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ConfigError("--known: not what planning has measured") from None

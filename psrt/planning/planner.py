@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,6 +145,8 @@ def _simulated(jobs: Sequence[tuple[Candidate, int]]) -> Sequence[_Found]:
         try:
             futures = [pool.submit(_predicted, *it) for it in jobs]
             return [it.result() for it in PROGRESS.each(futures, "simulating", "candidate")]
+        except BrokenProcessPool:
+            raise ConfigError("a process that simulated was killed, perhaps for memory") from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
@@ -155,8 +158,8 @@ def _predicted(it: Candidate, cost: int) -> _Found:
     try:
         if cost:
             return predict_job(it, cost)
-    except ConfigError as error:
-        return str(error)
+    except (ConfigError, MemoryError) as error:
+        return str(error) or "out of memory"
     return Prediction(it.closed_s, it.copies * it.config.batch_size / it.closed_s), None
 
 

@@ -116,7 +116,7 @@ def read_budget(text: str) -> Budget:
     asked = read_flag(f"budget {kind}", REAL, number, exclusive_min=0, max=1e18)
     if kind == "samples":
         words = f"seconds for {asked:g} samples"
-        return Budget(words, "time", lambda rate: time_text(asked / rate))
+        return Budget(words, "time", lambda rate: time_text(asked / rate) if rate else "never")
     return Budget(f"samples in {asked:g} s", "samples", lambda rate: f"{asked * rate:.3g}")
 
 

@@ -60,11 +60,12 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def notes(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """Yield what the columns mean that do not say it."""
-    yield "ranks", "workers + servers; sent: by a rank in a step; stale: mean/largest"
+    yield "ranks", "workers + servers; sent: by a rank in a step"
+    yield "stale", "mean/largest, in versions, of which W workers push W in a step"
     promises = {row.promise for row in rows}
     yield from ((f"θ {name}", text) for name, text in PROMISES.items() if name in promises)
     yield "memory", "parameters, gradients and optimizer of the largest rank; no activations"
-    yield "samples/s", "says nothing about how well a model learns from a sample"
+    yield "samples/s", "that updates use; nothing is said about what a model learns from one"
     shares = ((it.prediction.dropped, it.number) for it in rows)
     if dropped := [f"{percent(share)} in {n}" for share, n in shares if share > 5e-4]:
         yield "gradients that no update uses", ", ".join(dropped)
@@ -87,7 +88,7 @@ def _cells(row: Row, budget: Budget) -> Iterator[tuple[str, str]]:
     yield "", in_short(row)
     yield "ranks", f"{row.workers}+{row.servers}" if row.servers else str(row.workers)
     yield "step", time_text(it.step_s)
-    yield "samples/s", number(it.samples_per_s, 3)
+    yield "samples/s", number(it.samples_per_s * (1 - it.dropped), 3)
     yield "±", percent(None if it.high is None else it.high / it.samples_per_s - 1)
     yield "sent", NONE if it.sent_per_step is None else size_text(it.sent_per_step)
     yield "memory", size_text(max(row.memory.values()))

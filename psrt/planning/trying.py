@@ -38,8 +38,8 @@ def try_best(
     *,
     seconds: float,
     say: Callable[[str], object],
-) -> None:
-    """Train rows, and print how fast they are and what they learn.
+) -> int:
+    """Train rows, and print how fast they are and what they learn; return 1 if all failed, else 0.
 
     Args:
         rows: the best of a plan.
@@ -63,6 +63,7 @@ def try_best(
         head = ["row", "samples/s: predicted", "measured", "off by", "trained"]
         head += [f"loss at {time_text(it)}" for it in times]
         say("\n" + format_table(head, [_cells(*it, times) for it in tried]))
+    return 0 if tried else 1
 
 
 def _lines_of(command: str, folder: Path, seconds: float) -> Floats:

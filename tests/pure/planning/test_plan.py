@@ -341,7 +341,7 @@ W2 = f"{GIVEN} --workers 2"
         (f"{W2} --link 1", "link must be LATENCY_S:BYTES_PER_S"),
         (f"{W2} --budget money", "budget must be samples:N or seconds:T"),
         (f"{W2} --budget samples:nan", "budget samples must be"),
-        (f"{W2} --tune", "--tune True has no effect on a plan"),
+        (f"{W2} --tune", "--tune has no effect on a plan"),
         (f"{W2} --promise much", "promise must be one of same, bounded, any, got 'much'"),
         (f"{W2} --replay x", "--replay x has no effect on a plan"),
         (f"{W2} nowhere.py", "no script nowhere.py"),
@@ -367,8 +367,20 @@ def test_mistakes_are_one_line(flags, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"known": {"workload": 3}}', "null"])
-def test_files_that_are_no_plan(tmp_path, text):
+#: What no plan has measured: each part, and something in its place.
+UNSOUND = [
+    ("workload", "n", -5), ("workload", "n", "5"), ("workload", "gradient_s", []),
+    ("workload", "gradient_s", [[]]), ("workload", "gradient_s", [["x"]]), ("site", "hosts", []),
+    ("site", "cores", [0]), ("site", "machines", [7]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"known": {"workload": 3}}', "null", *map(str, UNSOUND)]
+)
+def test_files_that_are_no_plan(plan, tmp_path, text):
+    for part, name, value in (it for it in UNSOUND if str(it) == text):
+        text = json.dumps({"known": plan["known"] | {part: plan["known"][part] | {name: value}}})
     (tmp_path / "known.json").write_text(text)
     with pytest.raises(ConfigError, match="--known: not what planning has measured") as caught:
         main(["--known", f"{tmp_path}/known.json"])

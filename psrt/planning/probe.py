@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, cycle, islice, product
+from itertools import chain, count, islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,9 +137,8 @@ def _workload(comm: MPI.Comm, problem: Problem, site: Site) -> tuple[Workload, s
     """
     with raise_on_all(comm):
         theta = initial_parameters(problem)
-        epochs = (problem.batches(comm.rank, comm.size, epoch) for epoch in range(_BATCHES))
-        batches = list(islice(chain.from_iterable(epochs), _BATCHES))
-        samples = max(map(sample_counter(problem), batches), default=0)
+        some = islice(_batches(problem, comm, range(_BATCHES)), _BATCHES)
+        samples = max(map(sample_counter(problem), some), default=0)
         if not samples:
             raise ConfigError(f"rank {comm.rank} has no batch to measure")
     machines = [site.machines[host] for host in site.hosts]
@@ -147,7 +146,7 @@ def _workload(comm: MPI.Comm, problem: Problem, site: Site) -> tuple[Workload, s
     for turn in range(1 + max(turns)):
         wait(comm.Ibarrier())
         if turn == turns[comm.rank]:
-            times, core = _gradients(problem, theta, batches)
+            times, core = _gradients(problem, theta, _batches(problem, comm, count()))
     wait(comm.Ibarrier())
     sizes, cores, lists = zip(*_of_all(comm, (samples, core, times)), strict=True)
     gradient_s, least, n = tuple(map(tuple, lists)), min(cores), theta.size
@@ -158,18 +157,25 @@ def _workload(comm: MPI.Comm, problem: Problem, site: Site) -> tuple[Workload, s
     return work, doubt
 
 
+def _batches(problem: Problem, comm: MPI.Comm, epochs: Iterable[int]) -> Iterator[Any]:
+    return chain.from_iterable(problem.batches(comm.rank, comm.size, it) for it in epochs)
+
+
 def _gradients(
-    problem: Problem, theta: Vector, batches: Sequence[Any]
+    problem: Problem, theta: Vector, batches: Iterator[Any]
 ) -> tuple[list[float], float]:
-    """Return the times of gradients over some seconds, and the share of a core for them."""
+    """Return the times of gradients over some seconds, and the share of a core for them.
+
+    A batch is made in that time, too: of a user's data it may take longer than its gradient.
+    """
     out, other = np.empty_like(theta), theta.copy()
     more = (None,) if len(gradient_spans(problem, theta.size)) > 1 else ()
     times: list[float] = []
     began, worked = time.perf_counter(), time.process_time()
-    for number, batch in enumerate(cycle(batches)):
+    for number in count():
         np.copyto(theta, other)  # as new as parameters are in a job
         start = time.perf_counter()
-        problem.loss_and_grad(theta, batch, out, *more)
+        problem.loss_and_grad(theta, next(batches), out, *more)
         end = time.perf_counter()
         if number > 1:
             times.append(end - start)

@@ -65,7 +65,7 @@ def notes(plan: Plan, rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     promises = {row.promise for row in rows}
     yield from ((f"θ {name}", text) for name, text in PROMISES.items() if name in promises)
     yield "memory", "parameters, gradients and optimizer of the largest rank; no activations"
-    yield "samples/s", "that updates use; nothing is said about what a model learns from one"
+    yield "samples/s", "that updates use; they do not tell how well a model learns from them"
     shares = ((it.prediction.dropped, it.number) for it in rows)
     if dropped := [f"{percent(share)} in {n}" for share, n in shares if share > 5e-4]:
         yield "gradients that no update uses", ", ".join(dropped)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from psrt.collective.analysis.choose import choose, predict
+from psrt.collective.analysis.choose import choose, predicted
 from psrt.collective.registry import ALL_REDUCES, AUTO, PLUS
 from psrt.config import MODES, TrainConfig, resolve
 from psrt.config.modes import Mode
@@ -189,6 +189,5 @@ def _algorithms(known: Known) -> list[str]:
     first = choose(hosts, nbytes, ITEMSIZE, site.costs).algorithm
     names = [it for it in ALL_REDUCES if it not in (AUTO, first)]
     names = [it for it in names if len(hosts) > 1 or not it.startswith(PLUS)]
-    times = {it: predict(it, hosts, nbytes, ITEMSIZE, site.costs) for it in names}
-    others = {it: seconds for it, seconds in times.items() if seconds is not None}
+    others = predicted(names, hosts, nbytes, ITEMSIZE, site.costs)
     return [first, *sorted(others, key=others.__getitem__)[:1]]

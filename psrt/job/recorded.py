@@ -40,10 +40,10 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
         if changes.get(name) == AUTO:
             changes.pop(name)  # ``auto`` must choose as in the run
     kept = dict[str, Any]()
-    if header.tuned and changes.get("tune"):  # keeps what the run found
-        kept["tune"], shards = changes.pop("tune"), header.knob("shards_per_server")
-        found = tuned_like(changes.get("mode"), len(header.server_ranks), header.mode, shards)
-        changes |= {name: found[name] for name in ("mode",) if name in changes.keys() & found}
+    if header.tuned and changes.get("tune"):
+        kept["tune"] = changes.pop("tune")
+        if changes.get("mode") is not None:
+            changes["mode"] = as_tuned(header, changes["mode"]).get("mode", changes["mode"])
     given = changes.get("mode")
     if given is not None:
         row: Mode = MODES.read(given) if isinstance(given, str) else given
@@ -52,6 +52,17 @@ def recorded_config(run: str | PathLike[str], **changes: Any) -> TrainConfig:
     if wrong := knob_differences(changes, header.config):
         raise refusal(run, wrong)
     return TrainConfig(**{**_of_run(header), **changes, **kept, "replay": str(run)})
+
+
+def as_tuned(header: Header, mode: Mode | str | None) -> dict[str, Any]:
+    """Return the knobs of a run that keeps what ``--tune`` found in a recorded one.
+
+    Args:
+        header: of the recorded run.
+        mode: as it is asked for; None: that of the recorded run.
+    """
+    shards = header.knob("shards_per_server")
+    return tuned_like(mode, len(header.server_ranks), header.mode, shards)
 
 
 def recorded_ranks(run: str | PathLike[str]) -> tuple[int, int]:

@@ -14,7 +14,6 @@ import numpy as np
 
 from psrt.config import TrainConfig
 from psrt.config.names import AUTO, LIBRARY, PAIRS
-from psrt.config.tuning import tuned_like
 from psrt.core.arrays import Vector
 from psrt.core.errors import ConfigError, ReplayError
 from psrt.core.files import keep_apart, read_text
@@ -25,7 +24,7 @@ from psrt.history.pair_replay import PairScript
 from psrt.history.reading import read_cells
 from psrt.history.replay import Script
 from psrt.job.provenance import history_header
-from psrt.job.recorded import recorded_header, refusal, root_of, unconfirmed
+from psrt.job.recorded import as_tuned, recorded_header, refusal, root_of, unconfirmed
 from psrt.report import Summary, parameters_sha256
 from psrt.report.environment import environment_differences
 from psrt.report.files import SUMMARY
@@ -118,10 +117,8 @@ class Replay:
         """
         if config.out is not None:
             keep_apart(config.out, "--replay", self._root)
-        header = self.header
-        if config.tune and header.tuned:
-            shards, servers = header.knob("shards_per_server"), len(header.server_ranks)
-            config = replace(config, **tuned_like(config.mode, servers, header.mode, shards))
+        if config.tune and self.header.tuned:
+            config = replace(config, **as_tuned(self.header, config.mode))
         if self.header.algorithm_chosen and config.allreduce in (None, AUTO):
             config = replace(config, allreduce=self.header.algorithm, machine_costs=None)
         if config.shards_per_server in (None, AUTO):
